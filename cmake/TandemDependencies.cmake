@@ -1,0 +1,36 @@
+# Third-party libraries: Debian's packages, and libllama from the engine package in .venv.
+
+find_package(Threads REQUIRED)
+find_package(Boost 1.81 REQUIRED COMPONENTS url)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(doctest REQUIRED)
+find_package(prometheus-cpp REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
+pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
+pkg_check_modules(SIMDJSON REQUIRED IMPORTED_TARGET simdjson)
+pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
+
+if(TANDEM_UCX)
+  pkg_check_modules(UCX IMPORTED_TARGET ucx)
+  if(NOT UCX_FOUND)
+    message(STATUS "UCX not found: the ucx transport is left out, tcp is used instead")
+  endif()
+endif()
+
+if(TANDEM_LLAMA)
+  # Exactly the version that the set-up script installs: the engine depends on its state layout.
+  set(TANDEM_LLAMA_VERSION 0.5.0-dev)
+  file(GLOB site_packages ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages)
+  if(TANDEM_SYSTEM_LLAMA)
+    find_package(llama REQUIRED)
+  else()
+    find_package(llama REQUIRED PATHS ${site_packages} NO_DEFAULT_PATH)
+    if(NOT llama_VERSION STREQUAL TANDEM_LLAMA_VERSION)
+      message(FATAL_ERROR "libllama ${llama_VERSION} found, ${TANDEM_LLAMA_VERSION} needed: run scripts/setup.sh, "
+                          "or set TANDEM_SYSTEM_LLAMA=ON to try another version")
+    endif()
+  endif()
+endif()

@@ -1,0 +1,10 @@
+#include "common/clock.h"
+
+namespace tandem {
+
+const SystemClock& SystemClock::get() {
+  static const SystemClock clock;
+  return clock;
+}
+
+}  // namespace tandem

@@ -1,0 +1,94 @@
+// Scheduler: which workers serve a request, now, later or not at all. Pure decisions: no threads, sockets, wall
+// clock or randomness of its own, so that the router and a simulator run the same code.
+//
+// Owned and called by one thread (the router's scheduling strand). Time enters as an argument. The caller reports what
+// workers say and what becomes of requests; it gets decisions back, in order. Every accepted ticket gets exactly
+// one decision, and must be finished() exactly once after a dispatch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/config.h"
+#include "common/status.h"
+#include "common/types.h"
+
+namespace tandem::scheduler {
+
+using WorkerIndex = int;  // Given by the caller, unique among present workers; reused after worker_left()
+using Ticket = uint64_t;
+
+// What a worker has said of itself last.
+struct WorkerState {
+  std::string name;
+  Role role = Role::kDecode;
+  bool accepting = true;  // Connected, same model as the others, not draining
+  int slots = 0;
+  int slots_free = 0;
+  int64_t kv_tokens_capacity = 0;
+  int64_t kv_tokens_used = 0;      // Joined sequences
+  int64_t kv_tokens_reserved = 0;  // Promised on the worker, by any router
+  int64_t prefill_backlog_tokens = 0;
+  double decode_step_ms = 0;
+  double prefill_us_per_token = 0;
+};
+
+struct Request {
+  int prompt_tokens = 0;      // With emitted tokens when resumed
+  int cached_tokens = 0;      // Of the prompt, known to be in a prefill worker's cache; 0 when unknown
+  int max_tokens = 0;         // Output still to come, per choice
+  int choices = 1;
+  std::string tenant;
+  int priority = 0;           // Lower first
+  TimePoint deadline{};       // Zero: none of its own; the queue deadline always holds
+  bool prefill_only = false;  // max_tokens is 1: no decode leg
+  std::vector<WorkerIndex> avoid;  // Workers that have just failed this request
+};
+
+enum class Path { kRemote, kLocal, kPrefillOnly, kRefuse };
+
+struct Decision {
+  Ticket ticket = 0;
+  Path path = Path::kRefuse;
+  WorkerIndex prefill = -1;  // kRemote, kPrefillOnly
+  WorkerIndex decode = -1;   // kRemote, kLocal
+  std::string reason;        // For X-Tandem-Decision: "backlog", "credits", "coupled", "round_robin"; or why refused
+  ErrorCode code = ErrorCode::kOk;     // kRefuse: kResourceExhausted, kUnavailable, kDeadlineExceeded
+  double retry_after_seconds = 0;      // kRefuse: computed from backlog and service rates, 1 to 60
+  double predicted_ttft_ms = 0;
+};
+
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+
+  virtual void worker_joined(WorkerIndex worker, const WorkerState& state) = 0;
+  virtual void worker_updated(WorkerIndex worker, const WorkerState& state) = 0;
+  // Its requests are the caller's to finish() or to submit() again.
+  virtual void worker_left(WorkerIndex worker) = 0;
+
+  // Queues a request. Its decision comes from the next poll() or a later one.
+  virtual void submit(Ticket ticket, const Request& request, TimePoint now) = 0;
+  // The client went away while the request was queued. No decision will come for it.
+  virtual void withdraw(Ticket ticket) = 0;
+  // Decisions that can be taken now, refusals and expired waits included.
+  virtual std::vector<Decision> poll(TimePoint now) = 0;
+  // When poll() could next change its mind by time alone; TimePoint::max() when nothing is queued.
+  virtual TimePoint next_wakeup() const = 0;
+
+  // The prompt of a dispatched request is computed: its prefill share is free again.
+  virtual void prefill_finished(Ticket ticket) = 0;
+  // A dispatched request ended, however. Its whole share is free again.
+  virtual void finished(Ticket ticket) = 0;
+
+  virtual int queued() const = 0;
+  virtual int dispatched() const = 0;
+};
+
+std::unique_ptr<Scheduler> make_scheduler(const Config& config);
+
+}  // namespace tandem::scheduler
