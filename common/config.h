@@ -148,6 +148,8 @@ Result<Config> parse_config(const std::string& text, const std::string& name,
                             const std::vector<std::string>& overrides = {});
 // The effective configuration as YAML that load_config() reads back; logged once at start.
 std::string dump_config(const Config& config);
+// Every key with default, range and meaning, as the Markdown table of docs/operations.md.
+std::string config_markdown();
 
 // "host:port", "[v6]:port" or "tcp://host:port".
 struct HostPort {
