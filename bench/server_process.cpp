@@ -1,0 +1,102 @@
+#include "bench/server_process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+namespace tandem::bench {
+namespace {
+
+constexpr auto kPoll = std::chrono::milliseconds(20);
+constexpr auto kTerminateDeadline = std::chrono::seconds(15);
+constexpr auto kKillDeadline = std::chrono::seconds(5);
+constexpr size_t kTailBytes = 1500;
+
+std::string tail_of(const std::string& file) {
+  std::ifstream in(file, std::ios::binary | std::ios::ate);
+  if (!in) return {};
+  const auto size = static_cast<size_t>(in.tellg());
+  std::string text(std::min(size, kTailBytes), '\0');
+  in.seekg(static_cast<std::streamoff>(size - text.size()));
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  return text;
+}
+
+[[noreturn]] void become(const std::vector<char*>& argv, int output) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  dup2(output, STDOUT_FILENO);
+  dup2(output, STDERR_FILENO);
+  const int input = open("/dev/null", O_RDONLY);
+  if (input >= 0) dup2(input, STDIN_FILENO);
+  execvp(argv[0], argv.data());
+  const char* reason = strerror(errno);
+  dprintf(STDERR_FILENO, "%s: %s\n", argv[0], reason);
+  _exit(127);
+}
+
+// True once no process of the group is left.
+bool group_gone(pid_t group, std::chrono::steady_clock::duration limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (kill(-group, 0) == 0 || errno != ESRCH) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    waitpid(group, nullptr, WNOHANG);
+    std::this_thread::sleep_for(kPoll);  // Grandchildren cannot be waited for, only looked at.
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<ServerProcess> ServerProcess::start(const std::vector<std::string>& arguments,
+                                           const std::string& log_file) {
+  const int output = open(log_file.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
+  if (output < 0)
+    return Status(ErrorCode::kUnavailable, fmt::format("{}: {}", log_file, strerror(errno)));
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  const pid_t pid = fork();
+  if (pid == 0) become(argv, output);
+  close(output);
+  if (pid < 0) return Status(ErrorCode::kResourceExhausted, strerror(errno));
+  setpgid(pid, pid);  // Also here: whichever of the two comes first.
+  return ServerProcess(pid, log_file);
+}
+
+ServerProcess::ServerProcess(ServerProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      reaped_(other.reaped_),
+      log_file_(std::move(other.log_file_)) {}
+
+Status ServerProcess::running() {
+  int status = 0;
+  if (!reaped_ && waitpid(pid_, &status, WNOHANG) == 0) return {};
+  reaped_ = true;
+  const std::string how = WIFSIGNALED(status) ? fmt::format("signal {}", WTERMSIG(status))
+                                              : fmt::format("exit status {}", WEXITSTATUS(status));
+  return {ErrorCode::kUnavailable,
+          fmt::format("the server ended ({}); its last output ({}):\n{}", how, log_file_,
+                      tail_of(log_file_))};
+}
+
+void ServerProcess::stop() {
+  if (pid_ < 0) return;
+  kill(-pid_, SIGTERM);
+  if (!group_gone(pid_, kTerminateDeadline)) {
+    kill(-pid_, SIGKILL);
+    group_gone(pid_, kKillDeadline);
+  }
+  pid_ = -1;
+}
+
+}  // namespace tandem::bench

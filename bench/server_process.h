@@ -1,0 +1,36 @@
+// A server that a comparison starts: its own process group, its output in a file, stopped by SIGTERM and,
+// where that does not help, SIGKILL. Move-only; one thread. The destructor stops it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+
+namespace tandem::bench {
+
+class ServerProcess {
+ public:
+  // Runs `arguments[0]` with its output going to `log_file`. Dies with this process.
+  static Result<ServerProcess> start(const std::vector<std::string>& arguments,
+                                     const std::string& log_file);
+  ServerProcess(ServerProcess&& other) noexcept;
+  ServerProcess& operator=(ServerProcess&&) = delete;
+  ~ServerProcess() { stop(); }
+
+  // Ok while it runs; else how it ended, with the last lines of its output.
+  Status running();
+  // Waits until the whole group is gone, at most some 20 s. Idempotent.
+  void stop();
+
+ private:
+  ServerProcess(pid_t pid, std::string log_file) : pid_(pid), log_file_(std::move(log_file)) {}
+
+  pid_t pid_ = -1;
+  bool reaped_ = false;
+  std::string log_file_;
+};
+
+}  // namespace tandem::bench
