@@ -62,6 +62,7 @@ ApiError missing_parameter(std::string_view param);
 ApiError invalid_type(std::string_view param, std::string_view expected, std::string_view found);
 // "Invalid 'param': reason"
 ApiError invalid_value(std::string_view param, std::string_view reason);
+ApiError empty_array(std::string_view param);
 ApiError unsupported_value(std::string_view param, std::string message);
 ApiError unsupported_parameter(std::string_view param, std::string message);
 ApiError unknown_parameter(std::string_view param);

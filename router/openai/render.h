@@ -19,6 +19,8 @@
 
 namespace tandem::openai {
 
+class JsonWriter;
+
 struct Usage {
   int64_t prompt_tokens = 0;      // Each prompt once, not times n
   int64_t completion_tokens = 0;  // Every sampled token of every choice, end tokens included
@@ -61,9 +63,9 @@ class StreamRenderer {
 
   // Frames that open a choice: the role chunk of a chat, the echo of a completion. Once per choice,
   // before its deltas.
-  std::string start(int choice, const ChoiceStart& start, const Usage& so_far);
+  std::string start(int index, const ChoiceStart& start, const Usage& so_far);
   // Zero or more frames ("data: {...}\n\n"). `so_far` is written with continuous_usage.
-  std::string delta(int choice, TextDelta delta, const Usage& so_far);
+  std::string delta(int index, TextDelta delta, const Usage& so_far);
   // The usage chunk if wanted, and [DONE].
   std::string finish(const Usage& usage) const;
   // An error after the header: its frame, and [DONE].
@@ -72,16 +74,17 @@ class StreamRenderer {
 
  private:
   struct Choice {
-    TextDelta waiting;       // Less than stream_interval tokens of it
-    size_t offset_base = 0;  // Code points of the echo
+    TextDelta waiting;  // Less than stream_interval tokens of it
     int tokens_waiting = 0;
     bool first_sent = false;
+    size_t offset_base = 0;  // Code points of the echo
+    std::vector<TokenId> prompt_ids;
   };
 
-  void chunk(std::string& out, int choice, const TextDelta& delta, bool final_only,
-             const Usage& so_far) const;
-  void write_head(std::string& out) const;
-  void write_tail(std::string& out, const Usage& so_far) const;
+  void chat_chunk(int index, const TextDelta& delta, bool last, const Usage& so_far,
+                  std::string& out) const;
+  void completion_chunk(int index, const TextDelta& delta, const Usage& so_far, std::string& out);
+  void write_tail(const Usage& so_far, JsonWriter& json) const;
 
   ResponseMeta meta_;
   std::vector<Choice> choices_;
@@ -92,8 +95,8 @@ class BodyRenderer {
  public:
   BodyRenderer(ResponseMeta meta, int choices);
 
-  void start(int choice, const ChoiceStart& start);
-  void delta(int choice, TextDelta delta);
+  void start(int index, const ChoiceStart& start);
+  void delta(int index, TextDelta delta);
   // Requires: every choice has finished.
   std::string body(const Usage& usage) const;
 
@@ -101,8 +104,10 @@ class BodyRenderer {
   struct Choice {
     TextDelta all;
     std::string echo;
-    std::vector<TokenId> prompt_token_ids;
+    std::vector<TokenId> prompt_ids;
   };
+
+  void write_choice(int index, JsonWriter& json) const;
 
   ResponseMeta meta_;
   std::vector<Choice> choices_;

@@ -116,6 +116,10 @@ ModelLimits model_limits(const Tokenizer& tokenizer, int context);
 std::optional<ApiError> validate_against_model(const CompletionRequest& request,
                                                const ModelLimits& model);
 
+// A text of this many bytes may fit: for what a template rendered. Before tokenising.
+std::optional<ApiError> check_text_fits(const CompletionRequest& request, const ModelLimits& model,
+                                        size_t bytes);
+
 // Applies truncate_prompt_tokens. Before resolve_max_tokens().
 void truncate_prompt(const CompletionRequest& request, const ModelLimits& model,
                      std::vector<TokenId>& prompt);

@@ -25,7 +25,6 @@ struct AssemblerOptions {
   std::vector<std::string> stop;
   bool include_stop = false;
   bool skip_special = true;
-  bool ignore_eos = false;
   int min_tokens = 0;
   int max_tokens = 0;  // 0: whatever the worker says
   int logprobs = -1;   // -1: no entries
@@ -87,13 +86,14 @@ class TextAssembler {
  private:
   struct Waiting {
     size_t end = 0;  // It is out when this many bytes of text are
-    TokenId token = 0;
     LogprobEntry entry;
   };
 
-  void note_token(const SampledToken& sampled, bool hidden, std::string bytes, size_t offset);
-  void release(size_t upto, TextDelta& delta);
-  void finish(Finish finish, TextDelta& delta);
+  void note_token(const SampledToken& sampled, bool hidden, size_t offset);
+  // Moves the first `bytes` of the held text, and the tokens that end there, into `delta`.
+  void release(size_t bytes, TextDelta& delta);
+  void release_token(TextDelta& delta);
+  void end(Finish finish, TextDelta& delta);
 
   const Tokenizer& tokenizer_;
   const AssemblerOptions options_;

@@ -30,6 +30,7 @@ class Utf8Decoder {
   size_t needed_ = 0;  // Length of the code point that they begin
 };
 
+bool is_valid_utf8(std::string_view bytes);
 // `bytes` with every invalid piece replaced.
 std::string to_valid_utf8(std::string_view bytes);
 // Requires: valid UTF-8.
