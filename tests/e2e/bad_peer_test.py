@@ -171,7 +171,7 @@ def check_refused(reason_words, **more):
         def reason():
             shown = [
                 w
-                for w in client.get_json(cluster.address["r0"], "/v1/workers")["data"]
+                for w in client.get_json(cluster.address["r0.admin"], "/v1/workers")["data"]
                 if w.get("name") == "d1" or address in str(w)
             ]
             return (

@@ -48,6 +48,21 @@ SIM = (
     "sim.kv_bytes_per_token=8192",
     "sim.vocab=32000",
 )
+IDLE_GAUGES = (
+    "tandem_kv_tokens",
+    "tandem_transfers_in_flight",
+    "tandem_requests_running",
+    "tandem_router_queue",
+    "tandem_router_requests",
+)
+IDLE_LOAD = (
+    "running",
+    "waiting",
+    "kv_tokens_used",
+    "kv_tokens_reserved",
+    "transfers_in_flight",
+    "prefill_backlog_tokens",
+)
 Running = collections.namedtuple("Running", "threads answers")
 
 
@@ -185,7 +200,7 @@ class Cluster:
 
     def workers(self, router="r0"):
         """What /v1/workers says, by name."""
-        listed = client.get_json(self.address[router], "/v1/workers")
+        listed = client.get_json(self.address[router + ".admin"], "/v1/workers")
         return {w["name"]: w for w in listed["data"]}
 
     def ready_workers(self, router="r0"):
@@ -235,44 +250,32 @@ class Cluster:
         return running.answers
 
     def timeline(self, request_id, router="r0"):
-        return client.get_json(self.address[router], f"/v1/requests/{request_id}")
+        return client.get_json(self.address[router + ".admin"], f"/v1/requests/{request_id}")
 
     def metrics(self, router="r0"):
-        status, _, body = client.request(self.address[router], "GET", "/metrics", timeout=5)
+        status, _, body = client.request(
+            self.address[router + ".admin"], "GET", "/metrics", timeout=5
+        )
         assert status == 200, status
         return client.parse_metrics(body.decode())
 
     def busy(self, router="r0"):
         """What is not at its idle value, as text; empty when all is."""
-        found = []
-        metrics = self.metrics(router)
-        idle_gauges = (
-            "tandem_transfers_in_flight",
-            "vllm:num_requests_running",
-            "vllm:num_requests_waiting",
-        )
-        for name in ("tandem_kv_tokens", *idle_gauges):
-            for labels, value in metrics.get(name, []):
-                if labels.get("state") != "capacity" and value != 0:
-                    found.append(f"{name}{labels}={value:g}")
-        for gauge in idle_gauges + ("tandem_kv_tokens",):
-            if gauge not in metrics:
-                found.append(f"metric {gauge} is missing")
-        for name, worker in self.workers(router).items():
+        metrics, workers = self.metrics(router), self.workers(router)
+        found = [
+            f"{name}{labels}={value:g}"
+            for name in IDLE_GAUGES
+            for labels, value in metrics.get(name, [])
+            if labels.get("state") != "capacity" and value != 0
+        ]
+        ready = {n: w for n, w in workers.items() if w["state"] == "ready"}
+        # Workers' series leave with their workers.
+        found += [f"no metric {n}" for n in IDLE_GAUGES if n not in metrics and ready]
+        for name, worker in ready.items():
             load = worker.get("load", worker)
-            if worker["state"] == "ready":
-                for key in (
-                    "running",
-                    "waiting",
-                    "kv_tokens_used",
-                    "kv_tokens_reserved",
-                    "transfers_in_flight",
-                    "prefill_backlog_tokens",
-                ):
-                    if load[key] != 0:
-                        found.append(f"{name}.{key}={load[key]}")
-                if load["slots_free"] != worker["slots"]:
-                    found.append(f"{name}.slots_free={load['slots_free']} of {worker['slots']}")
+            found += [f"{name}.{key}={load[key]}" for key in IDLE_LOAD if load[key] != 0]
+            if load["slots_free"] != worker["slots"]:
+                found.append(f"{name}.slots_free={load['slots_free']} of {worker['slots']}")
         return ", ".join(found)
 
     def wait_idle(self, seconds=2.0, routers=None):

@@ -55,7 +55,7 @@ class Up:
     def ready(self):
         return {
             w["name"]: w
-            for w in client.get_json(self.address, "/v1/workers")["data"]
+            for w in client.get_json(self.admin, "/v1/workers")["data"]
             if w["state"] == "ready"
         }
 
