@@ -99,6 +99,7 @@ class Sender {
   virtual void stop() = 0;
 };
 
+// `transports`: best first, not shared with a Receiver; they outlive the Sender, as do all references.
 std::unique_ptr<Sender> make_sender(boost::asio::io_context& io, const link::LinkContext& link,
                                     const Config& config, const KvLayout& layout,
                                     std::vector<Transport*> transports);
@@ -148,10 +149,12 @@ class Receiver {
   virtual Status expect(const Expectation& expectation, IncomingEvents events) = 0;
   // The next landed units of all transfers, at most `bytes_max` bytes (at least one unit if there is any).
   virtual std::vector<LandedUnit> take(size_t bytes_max) = 0;
-  // The unit's rows are copied out: its room may be reused.
+  // The unit's rows are copied out: its room may be reused. Owed for every unit taken, also after on_failed:
+  // its memory is not given away before. finish() settles what is still owed.
   virtual void consumed(const LandedUnit& unit) = 0;
   virtual IncomingProgress progress_of(TransferId transfer) const = 0;
-  // Ends a transfer. With ok: complete and joined, DONE is sent. Otherwise ABORT; the segment returns after QUIESCED.
+  // Ends a transfer. With ok: complete and joined, DONE is sent. Otherwise ABORT; the segment returns after
+  // QUIESCED. Runs no event; nothing happens for a transfer that is not there (any more).
   virtual void finish(TransferId transfer, const Status& outcome) = 0;
   // Polls transports whose receiving needs it. Never blocks; true when something moved.
   virtual bool poll() = 0;
@@ -165,7 +168,7 @@ class Receiver {
   virtual void stop() = 0;
 };
 
-// Allocates and prefaults the landing memory: kResourceExhausted when it does not fit.
+// Allocates and prefaults the landing memory: kResourceExhausted when it does not fit. `transports`: as above.
 Result<std::unique_ptr<Receiver>> make_receiver(boost::asio::io_context& io, const Config& config,
                                                 const KvLayout& layout,
                                                 std::vector<Transport*> transports);

@@ -3,7 +3,7 @@
 //
 // A Transport belongs to one process; Segments and Channels come from it and must not outlive it. Unless a
 // method says otherwise it may be called from any thread. Callbacks run on the thread that calls
-// progress(), or on the transport's own thread when capabilities().own_thread.
+// progress(), or on the transport's own thread when it has one (event_fd() is -1). No lock is held while they run.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,10 @@
 namespace tandem::transfer {
 
 struct Capabilities {
-  bool one_sided = false;      // The receiver's CPU takes no part in a put
-  bool put_is_copy = false;    // A put is a memcpy on the calling thread (shared memory): do it there
+  // Bytes may arrive without the receiving process taking part, so nothing here can stop a late write.
+  bool one_sided = false;
   bool device_memory = false;
+  bool between_hosts = true;  // Worth using towards another host when there is a choice
   size_t message_bytes_max = 0;
 };
 
@@ -41,6 +42,8 @@ class RemoteSegment {
  public:
   virtual ~RemoteSegment() = default;
   virtual size_t size() const = 0;
+  // A put is a memcpy on the calling thread (shared memory): do it where the rows are.
+  virtual bool put_is_copy() const = 0;
 };
 
 // One sender's path to one peer.
@@ -53,7 +56,7 @@ class Channel {
   // kInvalidArgument when it does not fit the segment.
   virtual Status put(RemoteSegment& segment, size_t offset, std::span<const std::byte> source) = 0;
   // Delivers `message` to the peer's message handler, strictly after all bytes of earlier puts on this
-  // channel are visible there; then `done` runs here (kOk: the peer's memory has the bytes). After a failure
+  // channel are visible there (two messages may overtake one another); then `done` runs here (kOk: the peer's memory has the bytes). After a failure
   // every pending and later call reports it.
   virtual Status notify(std::string message, std::function<void(const Status&)> done) = 0;
   // Advances what is pending without blocking; true when something moved. A no-op with an own thread.
@@ -65,7 +68,7 @@ class Channel {
 
 class Transport {
  public:
-  // A message and the address of the channel's sender, as it named itself in connect().
+  // Valid during the call. Anyone who knows address() can send one: check it.
   using MessageHandler = std::function<void(std::string_view message)>;
 
   virtual ~Transport() = default;
@@ -75,9 +78,14 @@ class Transport {
   virtual std::string address() const = 0;
   // kResourceExhausted where memory or /dev/shm cannot hold it, found before the first touch.
   virtual Result<std::unique_ptr<Segment>> allocate(size_t bytes) = 0;
-  // Does not block beyond local work; a peer that is not there shows at the first notify().
-  virtual Result<std::unique_ptr<Channel>> connect(std::string_view peer_address) = 0;
-  // Set once, before the address is given away. Runs while progress() runs, or on the own thread.
+  // Makes memory that somebody else owns, and that outlives the Segment, a landing segment too. Once the Segment is
+  // destroyed no byte arrives there. kFailedPrecondition where one_sided.
+  virtual Result<std::unique_ptr<Segment>> share(std::span<std::byte> memory) = 0;
+  // Does not block beyond local work; a peer that is not there shows at the first notify(). `peer_host`: how
+  // the link reaches that process, for an address that names no host.
+  virtual Result<std::unique_ptr<Channel>> connect(std::string_view peer_address,
+                                                   std::string_view peer_host) = 0;
+  // Set before the address is given away. Runs while progress() runs, or on the own thread; never twice at once.
   virtual void set_message_handler(MessageHandler handler) = 0;
   // Advances receiving (and all channels) without blocking; true when something moved.
   virtual bool progress() = 0;
