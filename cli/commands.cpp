@@ -1,0 +1,123 @@
+#include "cli/commands.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "cli/admin_client.h"
+#include "cli/arguments.h"
+#include "cli/worker_table.h"
+#include "common/config.h"
+
+namespace tandem::cli {
+namespace {
+
+// The admin port: given, or the configuration's, or the default.
+Result<AdminClient> admin_of(const Arguments& arguments) {
+  if (arguments.has("--admin")) return AdminClient(arguments.value("--admin"));
+  if (!arguments.has("-c")) return AdminClient(RouterConfig{}.admin);
+  const auto config = load_config(arguments.value("-c"), arguments.values("--set"));
+  if (!config) return config.status();
+  return AdminClient(config->router.admin);
+}
+
+// Waits for a second. False when a signal asks to stop.
+bool next_second(const sigset_t& signals) {
+  const timespec second{.tv_sec = 1, .tv_nsec = 0};
+  return ::sigtimedwait(&signals, nullptr, &second) < 0;
+}
+
+}  // namespace
+
+std::string program_folder() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
+}
+
+Status run_status(const Words& words) {
+  const auto arguments = parse_arguments(
+      words, {.with_value = {"-c", "--set", "--admin"}, .flags = {"--json", "--watch"}});
+  if (!arguments) return arguments.status();
+  const auto admin = admin_of(*arguments);
+  if (!admin) return admin.status();
+  const bool watch = arguments->has("--watch");
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  if (watch) ::sigprocmask(SIG_BLOCK, &signals, nullptr);
+  do {
+    const auto body = admin->get("/v1/workers");
+    if (!body && !watch) return body.status();
+    std::string text;
+    if (!body) {
+      text = body.status().message() + "\n";
+    } else if (arguments->has("--json")) {
+      text = *body + "\n";
+    } else {
+      const auto workers = parse_workers(*body);
+      if (!workers) return workers.status();
+      text = render_workers(*workers, ::isatty(STDOUT_FILENO) == 1);
+    }
+    const bool clear = watch && ::isatty(STDOUT_FILENO) == 1;
+    fmt::print("{}{}", clear ? "\033[H\033[2J" : "", text);
+    std::fflush(stdout);
+  } while (watch && next_second(signals));
+  return {};
+}
+
+Status run_drain(const Words& words) {
+  const auto arguments = parse_arguments(
+      words, {.with_value = {"-c", "--set", "--admin"}, .flags = {"--json"}, .words_max = 1});
+  if (!arguments) return arguments.status();
+  if (arguments->words.empty()) {
+    return {ErrorCode::kInvalidArgument, "which worker? For example: tandem drain d0"};
+  }
+  const auto admin = admin_of(*arguments);
+  if (!admin) return admin.status();
+  const std::string& name = arguments->words.front();
+  if (name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") !=
+      std::string::npos) {
+    return {ErrorCode::kInvalidArgument,
+            fmt::format("\"{}\" is not a worker's name; allowed: letters, digits, - _ .", name)};
+  }
+  const auto body = admin->post("/v1/workers/" + name + "/drain");
+  if (!body) return body.status();
+  if (arguments->has("--json")) {
+    fmt::print("{}\n", *body);
+  } else {
+    fmt::print("{} is draining: it finishes what it has and takes nothing new\n", name);
+  }
+  return {};
+}
+
+Status run_loadtest(const Words& words) {
+  const std::string program = program_folder() + "/tandem-bench";
+  std::vector<std::string> all = {program};
+  all.insert(all.end(), words.begin(), words.end());
+  std::vector<char*> argv;
+  for (std::string& word : all) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  ::execv(program.c_str(), argv.data());
+  return {ErrorCode::kNotFound, program + ": cannot be started; scripts/build.sh release builds it"};
+}
+
+Status run_config(const Words& words) {
+  const auto arguments =
+      parse_arguments(words, {.with_value = {"-c", "--set"}, .flags = {"--markdown"}});
+  if (!arguments) return arguments.status();
+  if (arguments->has("--markdown")) {
+    fmt::print("{}", config_markdown());
+    return {};
+  }
+  const auto overrides = arguments->values("--set");
+  const auto config = arguments->has("-c") ? load_config(arguments->value("-c"), overrides)
+                                           : parse_config("", "defaults", overrides);
+  if (!config) return config.status();
+  fmt::print("{}", dump_config(*config));
+  return {};
+}
+
+}  // namespace tandem::cli

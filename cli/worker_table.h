@@ -1,0 +1,36 @@
+// The answer of `GET /v1/workers` as people read it. Pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/status.h"
+
+namespace tandem::cli {
+
+struct WorkerRow {
+  std::string name;
+  std::string role;
+  std::string state;  // connecting | ready | draining | refused | lost
+  std::string model;
+  int slots = 0;
+  int slots_free = 0;
+  int running = 0;
+  int waiting = 0;
+  int64_t kv_used = 0;
+  int64_t kv_reserved = 0;
+  int64_t kv_capacity = 0;
+  int transfers = 0;
+};
+
+// Fields that are missing stay empty. kInvalidArgument for what is not a list of workers.
+Result<std::vector<WorkerRow>> parse_workers(std::string_view json);
+
+// Columns aligned, one line each, a total below; `colour` marks states.
+std::string render_workers(const std::vector<WorkerRow>& workers, bool colour);
+
+// Is each of `names` there and ready?
+bool all_ready(const std::vector<WorkerRow>& workers, const std::vector<std::string>& names);
+
+}  // namespace tandem::cli
