@@ -97,7 +97,7 @@ SummarySection throughput_section(const Runs& runs) {
   return section;
 }
 
-constexpr int kNameWidth = 26;
+constexpr int kNameWidth = 30;
 constexpr int kValueWidth = 16;
 
 std::string row_text(const SummaryRow& row) {
