@@ -37,9 +37,8 @@ Result<std::string> AdminClient::call(bool post, const std::string& path) const 
   client.set_write_timeout(2);
   const auto answer = post ? client.Post(path, "", "application/json") : client.Get(path);
   if (!answer) {
-    return Status(ErrorCode::kUnavailable,
-                  fmt::format("no router answers at {}: {}", address_,
-                              httplib::to_string(answer.error())));
+    return Status(ErrorCode::kUnavailable, fmt::format("no router answers at {}: {}", address_,
+                                                       httplib::to_string(answer.error())));
   }
   if (answer->status == 200) return answer->body;
   const ErrorCode code = answer->status == 404   ? ErrorCode::kNotFound

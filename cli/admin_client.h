@@ -1,4 +1,5 @@
-// The router's admin port, as the commands use it. Calls block for a few seconds at most; any thread.
+// The router's admin port, as the commands use it. Calls block for a few seconds at most; any
+// thread.
 #pragma once
 
 #include <string>

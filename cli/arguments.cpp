@@ -31,7 +31,8 @@ Result<Arguments> parse_arguments(const std::vector<std::string>& words,
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     if (!word.starts_with('-') || word == "-") {
-      if (parsed.words.size() >= allowed.words_max) return bad(fmt::format("unexpected \"{}\"", word));
+      if (parsed.words.size() >= allowed.words_max)
+        return bad(fmt::format("unexpected \"{}\"", word));
       parsed.words.push_back(word);
       continue;
     }

@@ -116,7 +116,8 @@ void Child::signal(int number) const {
 
 bool Child::reap(int& wait_status) {
   siginfo_t info{};
-  if (pid_ <= 0 || waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+  if (pid_ <= 0 ||
+      waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
       info.si_pid != pid_) {
     return false;
   }

@@ -1,7 +1,9 @@
-// Child: one process that `tandem up` started, in a process group of its own, with its output on a pipe.
+// Child: one process that `tandem up` started, in a process group of its own, with its output on a
+// pipe.
 //
-// It dies with this process, even when this one is killed. One thread: the one that started it, which
-// must live as long as the child should (the kernel ties the child's life to the starting thread).
+// It dies with this process, even when this one is killed. One thread: the one that started it,
+// which must live as long as the child should (the kernel ties the child's life to the starting
+// thread).
 #pragma once
 
 #include <sys/types.h>
@@ -28,7 +30,8 @@ class Child {
 
   pid_t pid() const { return pid_; }
   int output_fd() const { return output_.get(); }
-  // Reads what is there, and gives whole lines to `line` (very long ones in pieces). False at the end of output.
+  // Reads what is there, and gives whole lines to `line` (very long ones in pieces). False at the
+  // end of output.
   bool read_output(const std::function<void(std::string_view)>& line);
   // To the child and everything that it started.
   void signal(int number) const;

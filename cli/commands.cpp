@@ -101,7 +101,8 @@ Status run_loadtest(const Words& words) {
   for (std::string& word : all) argv.push_back(word.data());
   argv.push_back(nullptr);
   ::execv(program.c_str(), argv.data());
-  return {ErrorCode::kNotFound, program + ": cannot be started; scripts/build.sh release builds it"};
+  return {ErrorCode::kNotFound,
+          program + ": cannot be started; scripts/build.sh release builds it"};
 }
 
 Status run_config(const Words& words) {

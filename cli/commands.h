@@ -1,5 +1,5 @@
-// What `tandem` can do: one function per command. Each takes the words after the command's name, prints to standard
-// output, and returns why it failed, if it did. Called once, from main.
+// What `tandem` can do: one function per command. Each takes the words after the command's name,
+// prints to standard output, and returns why it failed, if it did. Called once, from main.
 #pragma once
 
 #include <string>

@@ -22,7 +22,8 @@ constexpr Command kCommands[] = {
     {"drain", tandem::cli::run_drain,
      "WORKER [--json] [--admin HOST:PORT | -c FILE]\n"
      "             let a worker finish what it has and take nothing new"},
-    {"loadtest", tandem::cli::run_loadtest, "...\n             run tandem-bench (--help lists its options)"},
+    {"loadtest", tandem::cli::run_loadtest,
+     "...\n             run tandem-bench (--help lists its options)"},
     {"config", tandem::cli::run_config,
      "[-c FILE] [--set KEY=VALUE]... | --markdown\n"
      "             show the effective configuration, or every key there is"},

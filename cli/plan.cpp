@@ -76,8 +76,7 @@ class Planner {
 
   Status add_pool(const RoleNames& names) {
     const PoolConfig& pool = config_.pool(names.role);
-    const int per_process =
-        config_.model.engine == "sim" ? config_.sim.workers_per_process : 1;
+    const int per_process = config_.model.engine == "sim" ? config_.sim.workers_per_process : 1;
     for (int begin = 0; begin < pool.replicas; begin += per_process) {
       const int end = std::min(pool.replicas, begin + per_process);
       ProcessSpec process{.program = names.program, .args = common_args()};
@@ -93,9 +92,8 @@ class Planner {
         process.workers.push_back(std::move(worker));
       }
       const auto& workers = process.workers;
-      process.name = workers.size() == 1
-                         ? workers.front().name
-                         : workers.front().name + "-" + workers.back().name;
+      process.name = workers.size() == 1 ? workers.front().name
+                                         : workers.front().name + "-" + workers.back().name;
       process.args.insert(process.args.end(), {"--role", std::string(role_name(names.role)),
                                                "--name", worker_names, "--listen", addresses});
       plan_.processes.push_back(std::move(process));
@@ -122,7 +120,8 @@ class Planner {
     if (!any) {
       return {ErrorCode::kInvalidArgument,
               fmt::format("{}: no workers: set pools.prefill.replicas and pools.decode.replicas, "
-                          "or pools.*.workers where they run elsewhere", options_.config_file)};
+                          "or pools.*.workers where they run elsewhere",
+                          options_.config_file)};
     }
     for (const auto& [key, configured, chosen] :
          {std::tuple{"router.listen", &config_.router.listen, &plan_.listen},
@@ -180,7 +179,8 @@ Status check_model(const Config& config) {
   if (!std::filesystem::exists(path, error)) {
     return {ErrorCode::kNotFound,
             fmt::format("model.path: {}: there is no such file (scripts/setup.sh fetches the "
-                        "default model)", path)};
+                        "default model)",
+                        path)};
   }
   std::ifstream in(path, std::ios::binary);
   char magic[4] = {};

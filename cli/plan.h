@@ -1,5 +1,6 @@
-// What `tandem up` starts: the processes of one machine's part of a configuration, with names, ports and command
-// lines. Pure but for the ports and the model file, which are looked at through arguments.
+// What `tandem up` starts: the processes of one machine's part of a configuration, with names,
+// ports and command lines. Pure but for the ports and the model file, which are looked at through
+// arguments.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ struct UpOptions {
   std::string config_file;
   std::vector<std::string> overrides;  // As given with --set, passed on to every process
   std::string only;                    // "", "router" or a role's name
-  int first = 0;                       // Number of the first worker of each pool: p0, or p4 on another host
+  // Number of the first worker of each pool: p0, or p4 on another host
+  int first = 0;
 };
 
 struct WorkerSpec {

@@ -29,8 +29,8 @@ Result<AddressList> resolve(const HostPort& address, int flags) {
 
 std::string reason_of(int error) { return std::generic_category().message(error); }
 
-// A socket bound to `address`. `as_server`: a port in TIME_WAIT may be taken, one with a listener may not.
-// Without it, no port that anybody holds.
+// A socket bound to `address`. `as_server`: a port in TIME_WAIT may be taken, one with a listener
+// may not. Without it, no port that anybody holds.
 Result<UniqueFd> bind_to(const HostPort& address, bool as_server) {
   auto list = resolve(address, AI_PASSIVE);
   if (!list) return list.status();

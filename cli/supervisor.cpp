@@ -66,7 +66,7 @@ struct Process {
   TimePoint started{};
   TimePoint restart_at{};  // While there is no child and one is wanted
   Backoff backoff;
-  bool failed = false;     // Ended other than by a clean exit while stopping
+  bool failed = false;  // Ended other than by a clean exit while stopping
 
   bool is_router() const { return spec.workers.empty(); }
   bool present() const { return child.has_value(); }
@@ -126,8 +126,8 @@ class Supervisor::Impl {
   bool anything_present() const { return std::ranges::any_of(processes_, &Process::present); }
 
   Status start(Process& process) {
-    auto child = Child::start(options_.program_folder + "/" + process.spec.program,
-                              process.spec.args);
+    auto child =
+        Child::start(options_.program_folder + "/" + process.spec.program, process.spec.args);
     if (!child) return child.status().with_context("start " + process.spec.name);
     process.child.emplace(std::move(*child));
     process.output_open = true;
@@ -141,7 +141,8 @@ class Supervisor::Impl {
     std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}};
     if (prober_ && phase_ == Phase::kStarting) fds.push_back({prober_->fd(), POLLIN, 0});
     for (const Process& process : processes_) {
-      if (process.child && process.output_open) fds.push_back({process.child->output_fd(), POLLIN, 0});
+      if (process.child && process.output_open)
+        fds.push_back({process.child->output_fd(), POLLIN, 0});
     }
     TimePoint next = now() + std::chrono::seconds(1);
     if (phase_ != Phase::kRunning) next = std::min(next, phase_deadline_);
@@ -186,9 +187,8 @@ class Supervisor::Impl {
       if (stopping()) {
         process.failed = process.failed || wait_status != 0;
       } else if (phase_ == Phase::kStarting) {
-        fail({ErrorCode::kUnavailable,
-              fmt::format("{} ended with {} before the cluster was ready", process.spec.name,
-                          how)});
+        fail({ErrorCode::kUnavailable, fmt::format("{} ended with {} before the cluster was ready",
+                                                   process.spec.name, how)});
       } else {
         process.restart_at = now() + process.backoff.next(now() - process.started);
       }

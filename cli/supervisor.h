@@ -1,14 +1,15 @@
 // Supervisor: keeps the processes of a plan running until it is told to stop.
 //
-// start order and readiness: all processes start in the plan's order; then `ready` is asked until it says
-// yes. A process that ends before that ends the start. Later, a process that ends is started again after a pause that
-// doubles from 100 ms to 5 s, and shrinks back once it has run for 10 s.
-// stop: SIGTERM or SIGINT to this process. The router gets SIGTERM first, so that running answers finish;
-// when it is gone, or has used up its time, the workers follow. What is left is killed. A second signal kills
-// everything at once.
+// start order and readiness: all processes start in the plan's order; then `ready` is asked until
+// it says yes. A process that ends before that ends the start. Later, a process that ends is
+// started again after a pause that doubles from 100 ms to 5 s, and shrinks back once it has run for
+// 10 s.
+// stop: SIGTERM or SIGINT to this process. The router gets SIGTERM first, so that running answers
+// finish; when it is gone, or has used up its time, the workers follow. What is left is killed. A
+// second signal kills everything at once.
 //
-// One thread runs everything, but for `ready`, which a helper thread asks. Create one per process: it
-// owns the signals SIGTERM, SIGINT, SIGHUP and SIGCHLD, which it blocks for all threads.
+// One thread runs everything, but for `ready`, which a helper thread asks. Create one per process:
+// it owns the signals SIGTERM, SIGINT, SIGHUP and SIGCHLD, which it blocks for all threads.
 #pragma once
 
 #include <functional>
@@ -53,8 +54,8 @@ class Backoff {
 class Supervisor {
  public:
   // `ready` is asked from another thread; it must return within a few seconds.
-  Supervisor(std::vector<ProcessSpec> processes, SupervisorOptions options,
-             SupervisorEvents events, std::function<bool()> ready);
+  Supervisor(std::vector<ProcessSpec> processes, SupervisorOptions options, SupervisorEvents events,
+             std::function<bool()> ready);
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;

@@ -22,7 +22,10 @@ using nlohmann::json;
 class Reporter {
  public:
   Reporter(const Plan& plan, const Config& config, bool as_json)
-      : plan_(plan), config_(config), json_(as_json), colour_(::isatty(STDOUT_FILENO) == 1),
+      : plan_(plan),
+        config_(config),
+        json_(as_json),
+        colour_(::isatty(STDOUT_FILENO) == 1),
         begin_(SystemClock::get().now()) {
     for (const ProcessSpec& process : plan.processes) {
       width_ = std::max(width_, process.name.size());
@@ -34,9 +37,8 @@ class Reporter {
     json event = {{"event", "started"}, {"name", process.name}, {"pid", pid}};
     event["workers"] = json::array();
     for (const WorkerSpec& worker : process.workers) {
-      event["workers"].push_back({{"name", worker.name},
-                                  {"role", role_name(worker.role)},
-                                  {"listen", worker.listen}});
+      event["workers"].push_back(
+          {{"name", worker.name}, {"role", role_name(worker.role)}, {"listen", worker.listen}});
     }
     print(event.dump());
   }
@@ -75,14 +77,14 @@ class Reporter {
     const std::string body =
         chat ? R"("messages": [{"role": "user", "content": "Why is the sky blue?"}])"
              : R"("prompt": "Why is the sky blue?")";
-    print(fmt::format(
-        "  API     {0}/v1\n"
-        "  try     curl {0}/v1/{1} -H 'Content-Type: application/json' \\\n"
-        "            -d '{{\"model\": \"{2}\", {3}, \"max_tokens\": 64}}'\n"
-        "  status  {4}/tandem status --watch --admin {5}\n"
-        "  stop    Ctrl-C",
-        url, chat ? "chat/completions" : "completions", config_.model.name, body, shown_folder(),
-        plan_.admin));
+    print(
+        fmt::format("  API     {0}/v1\n"
+                    "  try     curl {0}/v1/{1} -H 'Content-Type: application/json' \\\n"
+                    "            -d '{{\"model\": \"{2}\", {3}, \"max_tokens\": 64}}'\n"
+                    "  status  {4}/tandem status --watch --admin {5}\n"
+                    "  stop    Ctrl-C",
+                    url, chat ? "chat/completions" : "completions", config_.model.name, body,
+                    shown_folder(), plan_.admin));
   }
 
  private:
@@ -154,9 +156,9 @@ Result<UpOptions> read_options(const Arguments& arguments) {
   }
   const auto first = parse_integer(arguments.value("--first", "0"));
   if (!first || *first < 0 || *first > 100000) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("--first: found \"{}\"; allowed: 0 to 100000",
-                              arguments.value("--first")));
+    return Status(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--first: found \"{}\"; allowed: 0 to 100000", arguments.value("--first")));
   }
   options.first = static_cast<int>(*first);
   return options;
@@ -165,8 +167,8 @@ Result<UpOptions> read_options(const Arguments& arguments) {
 Result<Plan> prepare(const Config& config, const UpOptions& options) {
   TANDEM_RETURN_IF_ERROR(check_model(config));
   PortPicker picker;  // Lets its ports go when the plan is made
-  auto plan = make_plan(config, options,
-                        [&picker](const std::string& host) { return picker.pick(host); });
+  auto plan =
+      make_plan(config, options, [&picker](const std::string& host) { return picker.pick(host); });
   if (!plan) return plan;
   if (plan->router) {
     if (config.router.listen == plan->listen) {
@@ -191,17 +193,17 @@ Result<Plan> prepare(const Config& config, const UpOptions& options) {
 
 Status run_up(const Words& words) {
   const auto arguments = parse_arguments(
-      words, {.with_value = {"-c", "--set", "--only", "--first", "--ready-timeout"},
-              .flags = {"--json"}});
+      words,
+      {.with_value = {"-c", "--set", "--only", "--first", "--ready-timeout"}, .flags = {"--json"}});
   if (!arguments) return arguments.status();
   const auto options = read_options(*arguments);
   if (!options) return options.status();
   const std::string timeout_text = arguments->value("--ready-timeout", "300s");
   const auto timeout = parse_duration(timeout_text);
   if (!timeout || timeout->count() == 0) {
-    return {ErrorCode::kInvalidArgument,
-            fmt::format("--ready-timeout: found \"{}\"; allowed: a time such as 300s",
-                        timeout_text)};
+    return {
+        ErrorCode::kInvalidArgument,
+        fmt::format("--ready-timeout: found \"{}\"; allowed: a time such as 300s", timeout_text)};
   }
   const auto config = load_config(options->config_file, options->overrides);
   if (!config) return config.status();

@@ -29,16 +29,16 @@ const char* colour_of(const std::string& state) {
 }
 
 std::string percent(int64_t part, int64_t whole) {
-  return whole > 0 ? fmt::format("{:.0f}%", 100.0 * static_cast<double>(part) /
-                                                 static_cast<double>(whole))
+  return whole > 0 ? fmt::format("{:.0f}%",
+                                 100.0 * static_cast<double>(part) / static_cast<double>(whole))
                    : "-";
 }
 
 constexpr size_t kColumns = 9;
 using Line = std::array<std::string, kColumns>;
-constexpr std::array<const char*, kColumns> kHeads = {
-    "WORKER", "ROLE", "STATE", "RUNNING", "WAITING", "SLOTS FREE", "KV USED", "KV RESERVED",
-    "TRANSFERS"};
+constexpr std::array<const char*, kColumns> kHeads = {"WORKER",  "ROLE",        "STATE",
+                                                      "RUNNING", "WAITING",     "SLOTS FREE",
+                                                      "KV USED", "KV RESERVED", "TRANSFERS"};
 constexpr size_t kStateColumn = 2;
 constexpr size_t kTextColumns = 3;  // Left-aligned; numbers after them to the right
 
@@ -124,9 +124,8 @@ std::string render_workers(const std::vector<WorkerRow>& workers, bool colour) {
 
 bool all_ready(const std::vector<WorkerRow>& workers, const std::vector<std::string>& names) {
   return std::ranges::all_of(names, [&](const std::string& name) {
-    return std::ranges::any_of(workers, [&](const WorkerRow& row) {
-      return row.name == name && row.state == "ready";
-    });
+    return std::ranges::any_of(
+        workers, [&](const WorkerRow& row) { return row.name == name && row.state == "ready"; });
   });
 }
 

@@ -1,7 +1,8 @@
-// BoundedQueue: messages between threads, at most `capacity` of them. Any number of producers and consumers.
+// BoundedQueue: messages between threads, at most `capacity` of them. Any number of producers and
+// consumers.
 //
-// When full, try_push() refuses and the caller decides. After close() nothing can be pushed; what is
-// inside can still be popped, then pop() returns empty at once.
+// When full, try_push() refuses and the caller decides. After close() nothing can be pushed; what
+// is inside can still be popped, then pop() returns empty at once.
 #pragma once
 
 #include <condition_variable>
@@ -39,7 +40,8 @@ class BoundedQueue {
     return take();
   }
 
-  // Waits until there is an item, the queue is closed and empty, or `deadline` (steady clock) has passed.
+  // Waits until there is an item, the queue is closed and empty, or `deadline` (steady clock) has
+  // passed.
   std::optional<T> pop(TimePoint deadline) {
     std::unique_lock lock(mutex_);
     not_empty_.wait_until(lock, deadline, [this] { return closed_ || !items_.empty(); });

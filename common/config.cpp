@@ -15,9 +15,7 @@
 namespace tandem {
 namespace {
 
-Status invalid(std::string message) {
-  return {ErrorCode::kInvalidArgument, std::move(message)};
-}
+Status invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
 
 std::string describe(const YAML::Node& node) {
   if (node.IsMap()) return "a mapping";
@@ -51,9 +49,8 @@ const ConfigKey* find_key(const std::string& path) {
 }
 
 bool is_section(const std::string& path) {
-  return std::ranges::any_of(config_keys(), [&](const ConfigKey& key) {
-    return key.path.starts_with(path + ".");
-  });
+  return std::ranges::any_of(
+      config_keys(), [&](const ConfigKey& key) { return key.path.starts_with(path + "."); });
 }
 
 // How many characters must be put in, taken out or replaced to get from one to the other.
@@ -97,8 +94,8 @@ class Reader {
     try {
       root = YAML::Load(text);
     } catch (const YAML::ParserException& error) {
-      return invalid(fmt::format("{}:{}: not valid YAML: {}", name_, error.mark.line + 1,
-                                 error.msg));
+      return invalid(
+          fmt::format("{}:{}: not valid YAML: {}", name_, error.mark.line + 1, error.msg));
     }
     if (root.IsNull()) return {};
     if (!root.IsMap()) {
@@ -136,8 +133,8 @@ class Reader {
     for (const auto& entry : map) {
       line_ = entry.first.Mark().line + 1;
       if (!entry.first.IsScalar()) {
-        return invalid(fmt::format("{}: a key is {}; allowed: text", where(),
-                                   describe(entry.first)));
+        return invalid(
+            fmt::format("{}: a key is {}; allowed: text", where(), describe(entry.first)));
       }
       const std::string name = entry.first.Scalar();
       if (!seen.insert(name).second) {
@@ -205,21 +202,21 @@ class Reader {
   Config& config_;
   std::string name_;
   int line_ = 1;
-  std::string where_override_;               // While --set values are read
+  std::string where_override_;                 // While --set values are read
   std::map<std::string, std::string> set_at_;  // Key to file:line
 };
 
 Status Reader::check_whole() {
   const TransferConfig& transfer = config_.transfer;
   if (transfer.segment_bytes > transfer.landing_bytes) {
-    return conflict("transfer.segment_bytes", format_bytes(transfer.segment_bytes),
-                    fmt::format("at most transfer.landing_bytes ({})",
-                                format_bytes(transfer.landing_bytes)));
+    return conflict(
+        "transfer.segment_bytes", format_bytes(transfer.segment_bytes),
+        fmt::format("at most transfer.landing_bytes ({})", format_bytes(transfer.landing_bytes)));
   }
   if (config_.link.silence_max < 2 * config_.link.heartbeat) {
-    return conflict("link.silence_max_ms", std::to_string(config_.link.silence_max.count()),
-                    fmt::format("at least twice link.heartbeat_ms ({})",
-                                config_.link.heartbeat.count()));
+    return conflict(
+        "link.silence_max_ms", std::to_string(config_.link.silence_max.count()),
+        fmt::format("at least twice link.heartbeat_ms ({})", config_.link.heartbeat.count()));
   }
   const auto listen = parse_host_port(config_.router.listen);
   if (config_.router.admin == config_.router.listen && listen->port != 0) {
@@ -265,8 +262,8 @@ Status Reader::apply_split() {
   if (prefill == 0) {
     int least = 2;
     while (share(least) == 0) ++least;  // Ends at the sum of the parts at the latest
-    return conflict(at, fmt::format("{} of {} workers, which leaves a role empty", parts,
-                                    ratio.total),
+    return conflict(at,
+                    fmt::format("{} of {} workers, which leaves a role empty", parts, ratio.total),
                     fmt::format("a total of at least {}", least));
   }
   TANDEM_RETURN_IF_ERROR(apply_replicas("prefill", config_.prefill, prefill));
@@ -285,7 +282,8 @@ Status Reader::apply_replicas(const std::string& name, PoolConfig& pool, int rep
   return {};
 }
 
-// A relative path that is not there from the current directory is looked for from the folders above `file`.
+// A relative path that is not there from the current directory is looked for from the folders above
+// `file`.
 std::string resolve(const std::string& path, const std::filesystem::path& file) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -302,9 +300,12 @@ std::string resolve(const std::string& path, const std::filesystem::path& file) 
 
 const PoolConfig& Config::pool(Role role) const {
   switch (role) {
-    case Role::kPrefill: return prefill;
-    case Role::kDecode: return decode;
-    case Role::kCoupled: return coupled;
+    case Role::kPrefill:
+      return prefill;
+    case Role::kDecode:
+      return decode;
+    case Role::kCoupled:
+      return coupled;
   }
   return decode;
 }

@@ -1,7 +1,8 @@
-// The one configuration of every executable: a YAML file, plus `--set key=value` on the command line.
+// The one configuration of every executable: a YAML file, plus `--set key=value` on the command
+// line.
 //
-// The initialisers below are the defaults. Unknown keys, wrong types and values out of range stop the
-// start with file, line, key and the allowed range. docs/operations.md lists every key; a test
+// The initialisers below are the defaults. Unknown keys, wrong types and values out of range stop
+// the start with file, line, key and the allowed range. docs/operations.md lists every key; a test
 // compares that list with this file.
 #pragma once
 
@@ -27,36 +28,37 @@ struct ModelConfig {
 
 // How long the sim engine's steps take, and the shape of its KV cache. scheduling.md section 2.1.
 struct SimConfig {
-  double prefill_base_ms = 18.1;         // a0
-  double prefill_per_token_us = 65.8;    // a1
+  double prefill_base_ms = 18.1;           // a0
+  double prefill_per_token_us = 65.8;      // a1
   double prefill_per_token2_us = 1.68e-3;  // a2, per token squared
-  double decode_base_ms = 12.2;          // w: reading the weights once
-  double decode_per_sequence_ms = 0.04;  // beta
-  double decode_per_context_us = 0.086;  // gamma, per token of context
+  double decode_base_ms = 12.2;            // w: reading the weights once
+  double decode_per_sequence_ms = 0.04;    // beta
+  double decode_per_context_us = 0.086;    // gamma, per token of context
   int layers = 32;
-  int64_t kv_bytes_per_token = 131072;   // All layers, K and V together
+  int64_t kv_bytes_per_token = 131072;  // All layers, K and V together
   int vocab = 32000;
-  int workers_per_process = 8;           // How many sim workers `tandem up` puts into one process
+  int workers_per_process = 8;  // How many sim workers `tandem up` puts into one process
 };
 
 struct EngineConfig {
-  int chunk_tokens = 256;      // The fixed prompt grid; at least 64
-  int self_check_tokens = 192; // Length of the start-up self-check's prompt
+  int chunk_tokens = 256;       // The fixed prompt grid; at least 64
+  int self_check_tokens = 192;  // Length of the start-up self-check's prompt
 };
 
 struct PoolConfig {
   Role role = Role::kDecode;
-  int replicas = 0;                  // Processes that `tandem up` starts here
-  int threads = 1;                   // Compute threads per worker
-  int slots = 16;                    // Sequences at once per worker
-  std::vector<std::string> workers;  // tcp://host:port of workers that run elsewhere, or started by hand
+  int replicas = 0;  // Processes that `tandem up` starts here
+  int threads = 1;   // Compute threads per worker
+  int slots = 16;    // Sequences at once per worker
+  // tcp://host:port of workers that run elsewhere, or started by hand
+  std::vector<std::string> workers;
 };
 
 struct RatioConfig {
   std::string mode = "fixed";  // fixed | split
   int prefill = 0;             // "3:5" gives 3 and 5
   int decode = 0;
-  int total = 0;               // Workers that a ratio divides
+  int total = 0;  // Workers that a ratio divides
 };
 
 struct SloConfig {
@@ -66,24 +68,26 @@ struct SloConfig {
 };
 
 struct TransferConfig {
-  std::string transport = "auto";       // auto | ucx | tcp
-  int64_t landing_bytes = 64ll << 20;   // Landing memory of a decode worker, whatever the prompts' lengths
-  int64_t segment_bytes = 8ll << 20;    // The part of it that one transfer may write to
-  int64_t unit_bytes_min = 128ll << 10; // Smaller rows are gathered into messages of at least this
-  bool integrity = true;                // CRC-32C over every unit
-  Milliseconds grant_deadline{10000};   // A stream waits this long for landing space
-  Milliseconds progress_deadline{5000}; // A stream that moves nothing for this long has failed
-  int streams_max = 256;                // Open transfers per worker
-  std::string fault;                    // Seeded faults for tests, e.g. "seed=7,corrupt=0.01"
+  std::string transport = "auto";  // auto | ucx | tcp
+  // Landing memory of a decode worker, whatever the prompts' lengths
+  int64_t landing_bytes = 64ll << 20;
+  int64_t segment_bytes = 8ll << 20;     // The part of it that one transfer may write to
+  int64_t unit_bytes_min = 128ll << 10;  // Smaller rows are gathered into messages of at least this
+  bool integrity = true;                 // CRC-32C over every unit
+  Milliseconds grant_deadline{10000};    // A stream waits this long for landing space
+  Milliseconds progress_deadline{5000};  // A stream that moves nothing for this long has failed
+  int streams_max = 256;                 // Open transfers per worker
+  std::string fault;                     // Seeded faults for tests, e.g. "seed=7,corrupt=0.01"
 };
 
 struct LinkConfig {
-  std::string listen = "127.0.0.1:0";   // A worker's link port; port 0 lets the kernel choose
-  std::string secret_file;              // Shared secret; required when listening beyond loopback
+  std::string listen = "127.0.0.1:0";  // A worker's link port; port 0 lets the kernel choose
+  std::string secret_file;             // Shared secret; required when listening beyond loopback
   Milliseconds heartbeat{1000};
-  Milliseconds silence_max{3000};       // A peer silent for this long is dead
+  Milliseconds silence_max{3000};  // A peer silent for this long is dead
   Milliseconds connect_deadline{2000};
-  int64_t send_queue_bytes = 16ll << 20;  // Per connection; a peer that does not read is cut off there
+  // Per connection; a peer that does not read is cut off there
+  int64_t send_queue_bytes = 16ll << 20;
   int64_t frame_bytes_max = 16ll << 20;
   int connections_max = 256;
 };
@@ -92,7 +96,7 @@ struct SchedulerConfig {
   std::string policy = "least_backlog";  // least_backlog | round_robin
   int queue_max = 1024;                  // Requests that wait for a worker
   Milliseconds queue_deadline{30000};
-  int retries_max = 3;                   // Fresh attempts after a worker's loss, per request
+  int retries_max = 3;  // Fresh attempts after a worker's loss, per request
 };
 
 struct RouterConfig {
@@ -103,18 +107,19 @@ struct RouterConfig {
   int64_t body_bytes_max = 32ll << 20;
   int64_t header_bytes_max = 64ll << 10;
   int connections_max = 8192;
-  int requests_max = 4096;               // Requests inside the router at once
-  Milliseconds read_deadline{60000};     // For the rest of a request once its first byte is here
-  Milliseconds idle_deadline{300000};    // Keep-alive connections
-  Milliseconds write_deadline{30000};    // A client that takes no byte for this long is gone
+  int requests_max = 4096;             // Requests inside the router at once
+  Milliseconds read_deadline{60000};   // For the rest of a request once its first byte is here
+  Milliseconds idle_deadline{300000};  // Keep-alive connections
+  Milliseconds write_deadline{30000};  // A client that takes no byte for this long is gone
   Milliseconds request_deadline{600000};
   Milliseconds drain_deadline{30000};
   Milliseconds template_deadline{1000};  // One rendering of a chat template
   Milliseconds keepalive{15000};         // Silence on a stream before a comment line
   int n_max = 16;
   int prompts_max = 1024;
-  int timelines_max = 4096;              // Recent requests that /v1/requests/{id} remembers
-  std::string python;                    // Interpreter with Jinja2; default: .venv beside the programs
+  int timelines_max = 4096;  // Recent requests that /v1/requests/{id} remembers
+  // Interpreter with Jinja2; default: .venv beside the programs
+  std::string python;
 };
 
 struct LogConfig {
@@ -139,8 +144,9 @@ struct Config {
   const PoolConfig& pool(Role role) const;
 };
 
-// Reads `file`, then applies each of `overrides` ("router.listen=127.0.0.1:9000"), then checks every
-// value and the whole. The message of a failure names file, line, key, what was found and what is allowed.
+// Reads `file`, then applies each of `overrides` ("router.listen=127.0.0.1:9000"), then checks
+// every value and the whole. The message of a failure names file, line, key, what was found and
+// what is allowed.
 Result<Config> load_config(const std::filesystem::path& file,
                            const std::vector<std::string>& overrides = {});
 // The same for text that is not in a file; `name` stands for the file in messages.

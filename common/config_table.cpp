@@ -173,6 +173,7 @@ ConfigKey workers(std::string path, PoolConfig Config::*pool) {
           },
           [pool](const Config& config) {
             YAML::Node list(YAML::NodeType::Sequence);
+            list.SetStyle(YAML::EmitterStyle::Flow);
             for (const std::string& address : (config.*pool).workers) list.push_back(address);
             return list;
           }};
@@ -211,10 +212,12 @@ void add_pool(std::vector<ConfigKey>& keys, const std::string& name, PoolConfig 
 
 void add_model(std::vector<ConfigKey>& keys) {
   constexpr auto kModel = &Config::model;
-  keys.push_back(choice("model.engine", kModel, &ModelConfig::engine, {"llama", "sim"},
-                        "llama runs a GGUF file; sim has no weights and only takes the time of one"));
-  keys.push_back(text("model.path", kModel, &ModelConfig::path, "a GGUF file",
-                      "Looked for from the current directory, then from the folders above this file"));
+  keys.push_back(
+      choice("model.engine", kModel, &ModelConfig::engine, {"llama", "sim"},
+             "llama runs a GGUF file; sim has no weights and only takes the time of one"));
+  keys.push_back(
+      text("model.path", kModel, &ModelConfig::path, "a GGUF file",
+           "Looked for from the current directory, then from the folders above this file"));
   keys.push_back(text("model.name", kModel, &ModelConfig::name, "text",
                       "What clients ask for; empty: the file's name without its ending"));
   keys.push_back(integer("model.context", kModel, &ModelConfig::context, 128, 1 << 20,
@@ -237,8 +240,8 @@ void add_sim(std::vector<ConfigKey>& keys) {
                         "Prefill: time per token and token before it"));
   keys.push_back(number("sim.decode_base_ms", kSim, &SimConfig::decode_base_ms, 1e6,
                         "Decode: a step's fixed time (reading the weights once)"));
-  keys.push_back(number("sim.decode_per_sequence_ms", kSim, &SimConfig::decode_per_sequence_ms,
-                        1e6, "Decode: time per sequence in the step"));
+  keys.push_back(number("sim.decode_per_sequence_ms", kSim, &SimConfig::decode_per_sequence_ms, 1e6,
+                        "Decode: time per sequence in the step"));
   keys.push_back(number("sim.decode_per_context_us", kSim, &SimConfig::decode_per_context_us, 1e6,
                         "Decode: time per token of context in the step"));
   keys.push_back(integer("sim.layers", kSim, &SimConfig::layers, 1, 512, "Layers of the cache"));
@@ -263,8 +266,8 @@ void add_ratio_and_slo(std::vector<ConfigKey>& keys) {
                         "fixed: pools.*.replicas count; split: prefill and decode share a total"));
   keys.push_back(integer("ratio.prefill", kRatio, &RatioConfig::prefill, 0, 1000,
                          "The prefill part of a split"));
-  keys.push_back(integer("ratio.decode", kRatio, &RatioConfig::decode, 0, 1000,
-                         "The decode part of a split"));
+  keys.push_back(
+      integer("ratio.decode", kRatio, &RatioConfig::decode, 0, 1000, "The decode part of a split"));
   keys.push_back(integer("ratio.total", kRatio, &RatioConfig::total, 0, 2000,
                          "Workers that a split divides; 0: the sum of the two parts"));
 
@@ -288,8 +291,8 @@ void add_transfer_and_link(std::vector<ConfigKey>& keys) {
                        "The part of it that one transfer may write to"));
   keys.push_back(bytes("transfer.unit_bytes_min", kTransfer, &T::unit_bytes_min, 1, 1ll << 30,
                        "Smaller rows are gathered into messages of at least this"));
-  keys.push_back(boolean("transfer.integrity", kTransfer, &T::integrity,
-                         "CRC-32C over every unit"));
+  keys.push_back(
+      boolean("transfer.integrity", kTransfer, &T::integrity, "CRC-32C over every unit"));
   keys.push_back(milliseconds("transfer.grant_deadline_ms", kTransfer, &T::grant_deadline, 1,
                               3600000, "A stream waits this long for landing space"));
   keys.push_back(milliseconds("transfer.progress_deadline_ms", kTransfer, &T::progress_deadline, 1,
@@ -342,8 +345,8 @@ void add_router(std::vector<ConfigKey>& keys) {
     keys.push_back(milliseconds(std::string("router.") + name, kRouter, member, 1, 86400000, help));
   };
   keys.push_back(address("router.listen", kRouter, &R::listen, "Where clients connect"));
-  keys.push_back(address("router.admin", kRouter, &R::admin,
-                         "Health, metrics, worker list; keep it private"));
+  keys.push_back(
+      address("router.admin", kRouter, &R::admin, "Health, metrics, worker list; keep it private"));
   count("threads", &R::threads, 1, 256, "Threads that serve connections");
   count("tokenizer_threads", &R::tokenizer_threads, 1, 256, "Threads that tokenise long texts");
   keys.push_back(bytes("router.body_bytes_max", kRouter, &R::body_bytes_max, 1 << 10, 1ll << 32,
@@ -354,14 +357,16 @@ void add_router(std::vector<ConfigKey>& keys) {
   count("requests_max", &R::requests_max, 1, 1000000, "Requests inside the router at once");
   wait("read_deadline_ms", &R::read_deadline, "For the rest of a request after its first byte");
   wait("idle_deadline_ms", &R::idle_deadline, "For the next request on a connection");
-  wait("write_deadline_ms", &R::write_deadline, "A client that takes no byte for this long is gone");
+  wait("write_deadline_ms", &R::write_deadline,
+       "A client that takes no byte for this long is gone");
   wait("request_deadline_ms", &R::request_deadline, "For a whole request");
   wait("drain_deadline_ms", &R::drain_deadline, "For running requests when the router stops");
   wait("template_deadline_ms", &R::template_deadline, "For one rendering of a chat template");
   wait("keepalive_ms", &R::keepalive, "Silence on a stream before a comment line is sent");
   count("n_max", &R::n_max, 1, 1024, "Largest n of a request");
   count("prompts_max", &R::prompts_max, 1, 65536, "Most prompts of one request");
-  count("timelines_max", &R::timelines_max, 0, 1000000, "Requests that /v1/requests/{id} remembers");
+  count("timelines_max", &R::timelines_max, 0, 1000000,
+        "Requests that /v1/requests/{id} remembers");
   keys.push_back(text("router.python", kRouter, &R::python, "a program",
                       "Python with Jinja2, for chat templates; empty: the .venv of this checkout"));
 }

@@ -1,5 +1,5 @@
-// The one table behind the configuration: every key with its place in Config, range and help. Reading, checking,
-// dumping, `--set` and the documentation all walk it. Only config*.cpp use this.
+// The one table behind the configuration: every key with its place in Config, range and help.
+// Reading, checking, dumping, `--set` and the documentation all walk it. Only config*.cpp use this.
 #pragma once
 
 #include <yaml-cpp/yaml.h>

@@ -7,7 +7,8 @@
 
 namespace tandem {
 
-// `seed` is the checksum of the bytes before these: crc32c(b, crc32c(a)) is that of a followed by b.
+// `seed` is the checksum of the bytes before these: crc32c(b, crc32c(a)) is that of a followed by
+// b.
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t seed = 0);
 
 }  // namespace tandem

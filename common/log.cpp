@@ -54,8 +54,8 @@ void log_init(std::string_view process, LogLevel level) {
 bool log_enabled(LogLevel level) { return level >= threshold.load(std::memory_order_relaxed); }
 
 void log_write(LogLevel level, std::string_view message) {
-  std::string line = fmt::format("level={} {}", kLevelNames[static_cast<size_t>(level)],
-                                 process_name());
+  std::string line =
+      fmt::format("level={} {}", kLevelNames[static_cast<size_t>(level)], process_name());
   line.reserve(line.size() + message.size());
   for (const char c : message) {
     const auto byte = static_cast<unsigned char>(c);

@@ -1,7 +1,7 @@
 // Logging: one line per state change on standard error, `time=... level=... process=... event=...`.
 //
-// Call log_init() once in main; before it, lines of level info and above are written without a process
-// name. Any thread may log; a line is written whole. Values that may hold spaces go through
+// Call log_init() once in main; before it, lines of level info and above are written without a
+// process name. Any thread may log; a line is written whole. Values that may hold spaces go through
 // quoted(). Never log prompts, outputs or keys. Nothing to shut down: every line is flushed.
 #pragma once
 

@@ -25,8 +25,9 @@ double ThreadCells::read(uint32_t cell) const {
   return block == nullptr ? 0 : block->cells[cell % kCellsPerBlock].load(std::memory_order_relaxed);
 }
 
-// Enters a thread's cells on its first count and folds them into the total at its end. Trivial state
-// stays readable after the destructor, so that a late count from another destructor is safe: it is dropped.
+// Enters a thread's cells on its first count and folds them into the total at its end. Trivial
+// state stays readable after the destructor, so that a late count from another destructor is safe:
+// it is dropped.
 struct ThreadLifetime {
   enum class State { kNew, kAlive, kEnded };
   static thread_local State state;

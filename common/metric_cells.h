@@ -1,8 +1,8 @@
 // The per-thread cells behind metrics.h. Only metrics*.cpp use this.
 //
-// A cell is a number of which every thread has its own copy; only that thread writes it. Copies live in
-// blocks that are allocated when a thread first touches them. When a thread ends, its copies are added
-// to `ended`, so that totals never fall.
+// A cell is a number of which every thread has its own copy; only that thread writes it. Copies
+// live in blocks that are allocated when a thread first touches them. When a thread ends, its
+// copies are added to `ended`, so that totals never fall.
 #pragma once
 
 #include <array>

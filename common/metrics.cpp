@@ -28,7 +28,7 @@ constexpr double kTransfer[] = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0
 
 struct Series {
   Labels labels;
-  uint32_t cell = 0;                      // Counter, histogram
+  uint32_t cell = 0;  // Counter, histogram
   std::atomic<double>* gauge = nullptr;
 };
 

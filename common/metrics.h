@@ -1,10 +1,11 @@
-// Metrics: counters, gauges and histograms of this process, and series that other processes pushed to it.
+// Metrics: counters, gauges and histograms of this process, and series that other processes pushed
+// to it.
 //
-// Counting is meant for hot paths: each thread adds to cells of its own, without locks or shared cache
-// lines; reading adds the threads up. Handles are small values that stay valid for the life of the
-// process, and may be used from any thread. Asking again for a name with the same labels gives the
-// same series. Asking for a metric takes a lock: do it once, at start. A default-constructed handle
-// counts into the void.
+// Counting is meant for hot paths: each thread adds to cells of its own, without locks or shared
+// cache lines; reading adds the threads up. Handles are small values that stay valid for the life
+// of the process, and may be used from any thread. Asking again for a name with the same labels
+// gives the same series. Asking for a metric takes a lock: do it once, at start. A
+// default-constructed handle counts into the void.
 #pragma once
 
 #include <atomic>
@@ -73,8 +74,8 @@ std::string series_name(std::string_view name, const Labels& labels);
 
 // This process's series that carry `only`, by full name without that label: what a worker pushes.
 std::map<std::string, double> values_with(const Label& only);
-// Exports pushed series, each with the label `source` added, in place of what `source` had before. Names
-// that do not parse are left out.
+// Exports pushed series, each with the label `source` added, in place of what `source` had before.
+// Names that do not parse are left out.
 void export_pushed(const Label& source, const std::map<std::string, double>& series);
 void forget_pushed(const Label& source);
 

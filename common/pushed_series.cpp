@@ -20,8 +20,8 @@ constexpr size_t kFullNameMax = 1024;
 
 bool is_name(std::string_view text) {
   const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           c == '_' || c == ':';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == ':';
   };
   return !text.empty() && !(text[0] >= '0' && text[0] <= '9') && std::ranges::all_of(text, allowed);
 }
@@ -165,9 +165,8 @@ void flatten(std::map<std::string, double>& out, const std::string& name, Metric
   }
   for (const ClientMetric::Bucket& bucket : metric.histogram.bucket) {
     Labels with_bound = labels;
-    with_bound.emplace_back("le", std::isinf(bucket.upper_bound)
-                                      ? "+Inf"
-                                      : fmt::format("{}", bucket.upper_bound));
+    with_bound.emplace_back(
+        "le", std::isinf(bucket.upper_bound) ? "+Inf" : fmt::format("{}", bucket.upper_bound));
     out[series_name(name + "_bucket", with_bound)] = static_cast<double>(bucket.cumulative_count);
   }
   out[series_name(name + "_sum", labels)] = metric.histogram.sample_sum;
@@ -190,8 +189,8 @@ void merge_pushed(std::map<std::string, MetricFamily>& families, const Label& so
   for (const PushedValue& value : series) {
     if (belongs(histograms, value)) continue;
     const bool total = value.name.ends_with("_total");
-    MetricFamily* family = family_of(families, value.name,
-                                     total ? MetricType::Counter : MetricType::Gauge, true);
+    MetricFamily* family =
+        family_of(families, value.name, total ? MetricType::Counter : MetricType::Gauge, true);
     if (family == nullptr) continue;
     ClientMetric metric = labelled(source, value.labels);
     metric.counter.value = value.value;

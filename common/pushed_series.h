@@ -1,5 +1,5 @@
-// Series as text: how a worker's metrics travel on a link, and how the router puts them back into families. Only
-// metrics.cpp uses this. Pure functions.
+// Series as text: how a worker's metrics travel on a link, and how the router puts them back into
+// families. Only metrics.cpp uses this. Pure functions.
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -20,8 +20,8 @@ struct PushedValue {
 };
 using PushedSeries = std::vector<PushedValue>;
 
-// Adds `metric` to `out` under its full names: one for a counter or gauge; for a histogram its buckets,
-// sum and count.
+// Adds `metric` to `out` under its full names: one for a counter or gauge; for a histogram its
+// buckets, sum and count.
 void flatten(std::map<std::string, double>& out, const std::string& name,
              prometheus::MetricType type, const Labels& labels,
              const prometheus::ClientMetric& metric);
@@ -29,9 +29,9 @@ void flatten(std::map<std::string, double>& out, const std::string& name,
 // What parses of `series`. A full name is at most 1,024 bytes.
 PushedSeries parse_pushed(const std::map<std::string, double>& series);
 
-// Adds pushed series, with the label `source`, to the families of the same name. The type is that of the
-// family that is there; else *_total is a counter, *_bucket with its sum and count a histogram, and
-// anything else a gauge.
+// Adds pushed series, with the label `source`, to the families of the same name. The type is that
+// of the family that is there; else *_total is a counter, *_bucket with its sum and count a
+// histogram, and anything else a gauge.
 void merge_pushed(std::map<std::string, prometheus::MetricFamily>& families, const Label& source,
                   const PushedSeries& series);
 

@@ -1,5 +1,5 @@
-// Randomness: a counter-based generator for what must be reproducible, the kernel's for secrets and ids.
-// Stateless; any thread.
+// Randomness: a counter-based generator for what must be reproducible, the kernel's for secrets and
+// ids. Stateless; any thread.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace tandem {
 
-// The `counter`-th draw of the stream `seed`: a pure function, so that whoever knows both continues a
-// stream anywhere. 64 evenly distributed bits.
+// The `counter`-th draw of the stream `seed`: a pure function, so that whoever knows both continues
+// a stream anywhere. 64 evenly distributed bits.
 uint64_t counter_random(uint64_t seed, uint64_t counter);
 // The same as a number in [0, 1) with 53 random bits.
 double counter_uniform(uint64_t seed, uint64_t counter);

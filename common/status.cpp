@@ -51,7 +51,8 @@ Status Status::with_context(std::string_view context) const {
 }
 
 void check_failed(const char* condition, const char* file, int line, const std::string& detail) {
-  std::fprintf(stderr, "level=critical event=check_failed condition=\"%s\" at=%s:%d detail=\"%s\"\n",
+  std::fprintf(stderr,
+               "level=critical event=check_failed condition=\"%s\" at=%s:%d detail=\"%s\"\n",
                condition, file, line, detail.c_str());
   std::abort();
 }

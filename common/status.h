@@ -1,8 +1,8 @@
 // Status and Result<T>: how every module reports failure.
 //
-// Bad input from a user, a peer, a disk or a device is a Status. A broken promise in our own code is
-// TANDEM_CHECK, which stays on in release builds and aborts. Values are immutable and free to copy
-// between threads.
+// Bad input from a user, a peer, a disk or a device is a Status. A broken promise in our own code
+// is TANDEM_CHECK, which stays on in release builds and aborts. Values are immutable and free to
+// copy between threads.
 #pragma once
 
 #include <optional>
@@ -55,17 +55,17 @@ class [[nodiscard]] Status {
 [[noreturn]] void check_failed(const char* condition, const char* file, int line,
                                const std::string& detail);
 
-#define TANDEM_CHECK(condition, detail)                                     \
-  do {                                                                      \
-    if (!(condition)) [[unlikely]]                                          \
-      ::tandem::check_failed(#condition, __FILE__, __LINE__, (detail));     \
+#define TANDEM_CHECK(condition, detail)                                 \
+  do {                                                                  \
+    if (!(condition)) [[unlikely]]                                      \
+      ::tandem::check_failed(#condition, __FILE__, __LINE__, (detail)); \
   } while (false)
 
 // A value, or why there is none.
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
   Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     TANDEM_CHECK(!status_.ok(), "a Result without a value needs a failure");
   }
@@ -95,10 +95,10 @@ class [[nodiscard]] Result {
 };
 
 // Returns the failure of `expression` from the calling function.
-#define TANDEM_RETURN_IF_ERROR(expression)                  \
-  do {                                                      \
+#define TANDEM_RETURN_IF_ERROR(expression)                                    \
+  do {                                                                        \
     if (::tandem::Status tandem_status_ = (expression); !tandem_status_.ok()) \
-      return tandem_status_;                                \
+      return tandem_status_;                                                  \
   } while (false)
 
 }  // namespace tandem

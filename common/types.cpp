@@ -4,9 +4,12 @@ namespace tandem {
 
 std::string_view role_name(Role role) {
   switch (role) {
-    case Role::kPrefill: return "prefill";
-    case Role::kDecode: return "decode";
-    case Role::kCoupled: return "coupled";
+    case Role::kPrefill:
+      return "prefill";
+    case Role::kDecode:
+      return "decode";
+    case Role::kCoupled:
+      return "coupled";
   }
   return "unknown";
 }

@@ -19,13 +19,13 @@ struct StrongId {
   auto operator<=>(const StrongId&) const = default;
 };
 
-// One hand-over of one request's KV from prefill to decode, and the name of the request's legs on the
-// links. Drawn at random (64 bits) by the router, fresh for every attempt.
+// One hand-over of one request's KV from prefill to decode, and the name of the request's legs on
+// the links. Drawn at random (64 bits) by the router, fresh for every attempt.
 using TransferId = StrongId<struct TransferIdTag, uint64_t>;
 // A sequence of an engine: an index below Engine::sequences_max().
 using SeqId = StrongId<struct SeqIdTag, int32_t>;
-// Which start of a process this is: drawn at random when a worker starts, so that a restarted worker
-// is never taken for the one that died.
+// Which start of a process this is: drawn at random when a worker starts, so that a restarted
+// worker is never taken for the one that died.
 using Epoch = StrongId<struct EpochTag, uint64_t>;
 
 // What a worker does now. See docs/architecture.md.

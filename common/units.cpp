@@ -14,12 +14,12 @@ struct Unit {
 };
 
 // Largest first: format_bytes() takes the first of these that divides.
-constexpr std::array<Unit, 4> kBinary = {{
-    {"TiB", 0x1p40}, {"GiB", 0x1p30}, {"MiB", 0x1p20}, {"KiB", 0x1p10}}};
-constexpr std::array<Unit, 6> kDecimal = {{
-    {"", 1}, {"B", 1}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}};
-constexpr std::array<Unit, 5> kDurations = {{
-    {"us", 1}, {"ms", 1e3}, {"s", 1e6}, {"m", 60e6}, {"h", 3600e6}}};
+constexpr std::array<Unit, 4> kBinary = {
+    {{"TiB", 0x1p40}, {"GiB", 0x1p30}, {"MiB", 0x1p20}, {"KiB", 0x1p10}}};
+constexpr std::array<Unit, 6> kDecimal = {
+    {{"", 1}, {"B", 1}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}};
+constexpr std::array<Unit, 5> kDurations = {
+    {{"us", 1}, {"ms", 1e3}, {"s", 1e6}, {"m", 60e6}, {"h", 3600e6}}};
 
 // "1.5GiB" to 1.5 and "GiB". No number: empty.
 std::optional<std::pair<double, std::string_view>> split(std::string_view text) {

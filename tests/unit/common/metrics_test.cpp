@@ -1,5 +1,5 @@
-// Proves that metrics lose nothing across threads, render as Prometheus text, and survive the trip from a
-// worker to the router.
+// Proves that metrics lose nothing across threads, render as Prometheus text, and survive the trip
+// from a worker to the router.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -70,7 +70,8 @@ TEST_CASE("metrics render as text format 0.0.4") {
   CHECK(has_line(text, "t_render_seconds_count 4"));
 }
 
-TEST_CASE("a worker's series arrive at the router under its name, in one family with the router's own") {
+TEST_CASE(
+    "a worker's series arrive at the router under its name, in one family with the router's own") {
   const metrics::Label worker = {"worker", "d7"};
   constexpr double kBounds[] = {0.5};
   metrics::counter("t_push_total", "Help.", {{"direction", "in"}, worker}).add(9);
@@ -102,10 +103,16 @@ TEST_CASE("a worker's series arrive at the router under its name, in one family 
 }
 
 TEST_CASE("pushed names that do not parse, and values that are no numbers, are left out") {
-  metrics::export_pushed({"worker", "liar"},
-                         {{"", 1}, {"bad name", 1}, {"t{", 1}, {"t{a=b}", 1}, {"t{a=\"b}", 1},
-                          {"t{a=\"b\",}", 1}, {"t\n", 1}, {std::string(5000, 'a'), 1},
-                          {"t_nan", std::nan("")}, {"t_ok{a=\"\\\\n\\\"\"}", 1}});
+  metrics::export_pushed({"worker", "liar"}, {{"", 1},
+                                              {"bad name", 1},
+                                              {"t{", 1},
+                                              {"t{a=b}", 1},
+                                              {"t{a=\"b}", 1},
+                                              {"t{a=\"b\",}", 1},
+                                              {"t\n", 1},
+                                              {std::string(5000, 'a'), 1},
+                                              {"t_nan", std::nan("")},
+                                              {"t_ok{a=\"\\\\n\\\"\"}", 1}});
   const std::string text = render_metrics();
   CHECK(count_of(text, "liar") == 1);
   CHECK(count_of(text, "t_ok{a=\"\\\\n\\\"\",worker=\"liar\"} 1") == 1);

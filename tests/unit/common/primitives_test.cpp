@@ -1,4 +1,5 @@
-// Proves the small parts of common/: queue, checksum, units, randomness, descriptors and log values.
+// Proves the small parts of common/: queue, checksum, units, randomness, descriptors and log
+// values.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 
@@ -79,7 +80,7 @@ TEST_CASE("several producers and consumers lose and double nothing") {
 }
 
 TEST_CASE("the checksum is CRC-32C, and continues over pieces") {
-  CHECK(crc32c(bytes_of("123456789")) == 0xe3069283u);  // The published check value
+  CHECK(crc32c(bytes_of("123456789")) == 0xe3069283u);            // The published check value
   CHECK(crc32c(bytes_of(std::string(32, '\0'))) == 0x8a9136aau);  // RFC 3720, appendix B.4
   CHECK(crc32c({}) == 0);
   CHECK(crc32c(bytes_of("456789"), crc32c(bytes_of("123"))) == 0xe3069283u);

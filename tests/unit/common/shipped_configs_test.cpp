@@ -1,4 +1,5 @@
-// Proves that every file under configs/ loads, and says what its comments promise. Runs in the checkout's root.
+// Proves that every file under configs/ loads, and says what its comments promise. Runs in the
+// checkout's root.
 #include <doctest/doctest.h>
 
 #include <filesystem>
