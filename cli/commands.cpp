@@ -55,7 +55,9 @@ Status run_status(const Words& words) {
     if (!body) {
       text = body.status().message() + "\n";
     } else if (arguments->has("--json")) {
-      text = *body + "\n";
+      const auto workers = workers_as_json(*body);
+      if (!workers) return workers.status();
+      text = *workers + "\n";
     } else {
       const auto workers = parse_workers(*body);
       if (!workers) return workers.status();

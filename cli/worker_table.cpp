@@ -34,6 +34,15 @@ std::string percent(int64_t part, int64_t whole) {
                    : "-";
 }
 
+Result<json> list_in(std::string_view text) {
+  json list = json::parse(text, nullptr, false);
+  if (list.is_object() && list.contains("data")) list = json(list["data"]);
+  if (!list.is_array() || !std::ranges::all_of(list, [](const json& j) { return j.is_object(); })) {
+    return Status(ErrorCode::kInvalidArgument, "the answer is not a list of workers");
+  }
+  return list;
+}
+
 constexpr size_t kColumns = 9;
 using Line = std::array<std::string, kColumns>;
 constexpr std::array<const char*, kColumns> kHeads = {"WORKER",  "ROLE",        "STATE",
@@ -56,17 +65,17 @@ Line line_of(const WorkerRow& row) {
 
 }  // namespace
 
+Result<std::string> workers_as_json(std::string_view text) {
+  auto list = list_in(text);
+  if (!list) return list.status();
+  return json{{"workers", std::move(*list)}}.dump();
+}
+
 Result<std::vector<WorkerRow>> parse_workers(std::string_view text) {
-  json list = json::parse(text, nullptr, false);
-  if (list.is_object() && list.contains("workers")) list = json(list["workers"]);
-  if (!list.is_array()) {
-    return Status(ErrorCode::kInvalidArgument, "the answer is not a list of workers");
-  }
+  const auto list = list_in(text);
+  if (!list) return list.status();
   std::vector<WorkerRow> rows;
-  for (const json& item : list) {
-    if (!item.is_object()) {
-      return Status(ErrorCode::kInvalidArgument, "the answer is not a list of workers");
-    }
+  for (const json& item : *list) {
     WorkerRow row{.name = text_at(item, "name"),
                   .role = text_at(item, "role"),
                   .state = text_at(item, "state"),

@@ -24,8 +24,12 @@ struct WorkerRow {
   int transfers = 0;
 };
 
-// Fields that are missing stay empty. kInvalidArgument for what is not a list of workers.
+// `json`: the list, or an object with the list as `data`. Fields that are missing stay empty.
+// kInvalidArgument for what is not a list of workers.
 Result<std::vector<WorkerRow>> parse_workers(std::string_view json);
+
+// The same list as `{"workers": [...]}`, with all that the router says of each.
+Result<std::string> workers_as_json(std::string_view json);
 
 // Columns aligned, one line each, a total below; `colour` marks states.
 std::string render_workers(const std::vector<WorkerRow>& workers, bool colour);

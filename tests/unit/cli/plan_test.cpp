@@ -209,5 +209,7 @@ TEST_CASE("an answer that is no list of workers is refused") {
     CHECK_FALSE(parse_workers(text).ok());
   }
   CHECK(parse_workers("[]").ok());
+  CHECK(*workers_as_json("{\"data\": [{\"x\": 1}]}") == "{\"workers\":[{\"x\":1}]}");
+  CHECK(parse_workers("{\"object\": \"list\", \"data\": [{\"name\": \"p0\"}]}")->size() == 1);
   CHECK(parse_workers("[{\"name\": 5, \"slots\": \"x\"}]").ok());  // Wrong types are left empty
 }
