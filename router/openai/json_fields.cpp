@@ -93,6 +93,12 @@ std::string_view type_name(const Element& element) {
 
 std::string_view text_of(const Element& element) { return element.get_string().value_unsafe(); }
 
+simdjson::dom::array array_of(const Element& element) { return element.get_array().value_unsafe(); }
+
+simdjson::dom::object object_of(const Element& element) {
+  return element.get_object().value_unsafe();
+}
+
 std::string json_of(const Element& element) { return simdjson::minify(element); }
 
 void Problems::add(ApiError error) {

@@ -40,6 +40,9 @@ class Document {
 std::string_view type_name(const Element& element);
 // Text of a string element. Requires: it is one.
 std::string_view text_of(const Element& element);
+// By value: simdjson's own accessors hand out references into temporaries. Requires: it is one.
+simdjson::dom::array array_of(const Element& element);
+simdjson::dom::object object_of(const Element& element);
 // The same JSON, compact.
 std::string json_of(const Element& element);
 

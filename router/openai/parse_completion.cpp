@@ -41,7 +41,7 @@ void read_token_lists(simdjson::dom::array array, CompletionRequest& request, Pr
       problems.add(invalid_type(param, "an array of integers", type_name(element)));
       return;
     }
-    lists.push_back(read_token_ids(element.get_array().value_unsafe(), param, problems));
+    lists.push_back(read_token_ids(array_of(element), param, problems));
     if (lists.back().empty() && !problems.any()) problems.add(empty_array(param));
   }
   request.prompts = std::move(lists);
@@ -62,7 +62,7 @@ void read_prompt(Fields& fields, const Limits& limits, CompletionRequest& reques
     problems.add(invalid_type("prompt", "a string or an array", type_name(*prompt)));
     return;
   }
-  const simdjson::dom::array array = prompt->get_array().value_unsafe();
+  const simdjson::dom::array array = array_of(*prompt);
   if (array.begin() == array.end()) {
     problems.add(empty_array("prompt"));
     return;
@@ -159,7 +159,7 @@ Parsed<CompletionRequest> parse_completion(std::string_view body, Kind kind, con
   const Parsed<Document> document = Document::parse_object(body, limits.depth_max);
   if (!document.ok()) return document.error();
   Problems problems;
-  Fields fields(document->root().get_object().value_unsafe(), "", problems);
+  Fields fields(object_of(document->root()), "", problems);
 
   CompletionRequest request;
   request.kind = kind;

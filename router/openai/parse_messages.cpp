@@ -30,7 +30,7 @@ std::optional<std::string_view> read_part(const Element& element, const std::str
     problems.add(invalid_type(param, "an object", type_name(element)));
     return std::nullopt;
   }
-  Fields part(element.get_object().value_unsafe(), param + ".", problems);
+  Fields part(object_of(element), param + ".", problems);
   const std::optional<std::string_view> type = part.string("type");
   if (!type) {
     if (part.find("type") == nullptr) problems.add(missing_parameter(part.path("type")));
@@ -58,7 +58,7 @@ std::string join_parts(const Element& array, const std::string& param, bool assi
                        Problems& problems) {
   std::string joined;
   size_t index = 0;
-  for (const Element element : array.get_array().value_unsafe()) {
+  for (const Element element : array_of(array)) {
     const auto text = read_part(element, at(param, index), assistant, problems);
     if (!text) return {};
     if (index++ > 0) joined += '\n';
@@ -92,7 +92,7 @@ void read_tool_call(const Element& element, const std::string& param, const Limi
     problems.add(invalid_type(param, "an object", type_name(element)));
     return;
   }
-  Fields call(element.get_object().value_unsafe(), param + ".", problems);
+  Fields call(object_of(element), param + ".", problems);
   const std::optional<std::string_view> id = call.string("id");
   if (const auto type = call.string("type"); type && *type != "function")
     problems.add(
@@ -102,7 +102,7 @@ void read_tool_call(const Element& element, const std::string& param, const Limi
     if (call.find("function") == nullptr) problems.add(missing_parameter(call.path("function")));
     return;
   }
-  Fields function(inner->get_object().value_unsafe(), param + ".function.", problems);
+  Fields function(object_of(*inner), param + ".function.", problems);
   const std::optional<std::string_view> name = function.string("name");
   if (!name && function.find("name") == nullptr)
     problems.add(missing_parameter(function.path("name")));
@@ -128,7 +128,7 @@ bool read_tool_calls(Fields& message, const std::string& param, const Limits& li
                      JsonWriter& json) {
   const Element* calls = message.find_array("tool_calls");
   if (calls == nullptr) return false;
-  const simdjson::dom::array array = calls->get_array().value_unsafe();
+  const simdjson::dom::array array = array_of(*calls);
   if (array.begin() == array.end()) return false;
   json.key("tool_calls").begin_array();
   size_t index = 0;
@@ -145,7 +145,7 @@ void read_message(const Element& element, const std::string& param, const Limits
     problems.add(invalid_type(param, "an object", type_name(element)));
     return;
   }
-  Fields message(element.get_object().value_unsafe(), param + ".", problems);
+  Fields message(object_of(element), param + ".", problems);
   const std::optional<std::string_view> role = message.string("role");
   if (!role) {
     if (message.find("role") == nullptr) problems.add(missing_parameter(message.path("role")));
@@ -196,7 +196,7 @@ void read_message(const Element& element, const std::string& param, const Limits
 
 void read_messages(const Element& messages, const Limits& limits, CompletionRequest& request,
                    Problems& problems) {
-  const simdjson::dom::array array = messages.get_array().value_unsafe();
+  const simdjson::dom::array array = array_of(messages);
   const size_t count = static_cast<size_t>(std::distance(array.begin(), array.end()));
   if (count == 0) {
     problems.add(empty_array("messages"));

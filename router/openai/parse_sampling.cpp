@@ -49,7 +49,7 @@ void read_logit_bias(Fields& fields, const Limits& limits, CompletionRequest& re
   if (element == nullptr) return;
   const std::string_view param = "logit_bias";
   std::map<TokenId, float> biases;
-  for (const simdjson::dom::key_value_pair field : element->get_object().value_unsafe()) {
+  for (const simdjson::dom::key_value_pair field : object_of(*element)) {
     TokenId id = 0;
     const char* end = field.key.data() + field.key.size();
     const auto [stopped, error] = std::from_chars(field.key.data(), end, id);
@@ -91,7 +91,7 @@ void read_stop(Fields& fields, const Limits& limits, CompletionRequest& request)
   const Element* stop = fields.find("stop");
   if (stop != nullptr && stop->is_array()) {
     size_t count = 0;
-    for (const Element element : stop->get_array().value_unsafe()) {
+    for (const Element element : array_of(*stop)) {
       const std::string param = "stop[" + std::to_string(count++) + "]";
       if (count > static_cast<size_t>(limits.stop_max)) continue;
       read_one_stop(element, param, limits, request, problems);
@@ -104,8 +104,7 @@ void read_stop(Fields& fields, const Limits& limits, CompletionRequest& request)
   }
 
   if (const Element* ids = fields.find_array("stop_token_ids")) {
-    request.sampling.stop_tokens =
-        read_token_ids(ids->get_array().value_unsafe(), "stop_token_ids", problems);
+    request.sampling.stop_tokens = read_token_ids(array_of(*ids), "stop_token_ids", problems);
     check_length_max(request.sampling.stop_tokens.size(),
                      static_cast<size_t>(limits.stop_token_ids_max), "stop_token_ids", true,
                      problems);
@@ -119,7 +118,7 @@ void read_stream(Fields& fields, CompletionRequest& request) {
       static_cast<int>(fields.integer("stream_interval", {1, kStreamIntervalMax}).value_or(1));
   const Element* element = fields.find_object("stream_options");
   if (element == nullptr) return;
-  const simdjson::dom::object object = element->get_object().value_unsafe();
+  const simdjson::dom::object object = object_of(*element);
   Fields options(object, "stream_options.", fields.problems());
   request.include_usage = options.boolean("include_usage").value_or(false);
   request.continuous_usage =

@@ -7,7 +7,7 @@ Parsed<TokenizeRequest> parse_tokenize(std::string_view body, const Limits& limi
   const Parsed<Document> document = Document::parse_object(body, limits.depth_max);
   if (!document.ok()) return document.error();
   Problems problems;
-  Fields fields(document->root().get_object().value_unsafe(), "", problems);
+  Fields fields(object_of(document->root()), "", problems);
 
   TokenizeRequest request;
   request.model = fields.string("model").value_or("");
@@ -39,13 +39,13 @@ Parsed<DetokenizeRequest> parse_detokenize(std::string_view body, const Limits& 
   const Parsed<Document> document = Document::parse_object(body, limits.depth_max);
   if (!document.ok()) return document.error();
   Problems problems;
-  Fields fields(document->root().get_object().value_unsafe(), "", problems);
+  Fields fields(object_of(document->root()), "", problems);
 
   DetokenizeRequest request;
   request.model = fields.string("model").value_or("");
   const Element* tokens = fields.find_array("tokens");
   if (tokens != nullptr) {
-    request.tokens = read_token_ids(tokens->get_array().value_unsafe(), "tokens", problems);
+    request.tokens = read_token_ids(array_of(*tokens), "tokens", problems);
   } else if (!problems.any()) {
     problems.add(missing_parameter("tokens"));
   }

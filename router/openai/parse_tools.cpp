@@ -24,7 +24,7 @@ std::string read_function(const Element& element, const std::string& param, Prob
     problems.add(invalid_type(param, "an object", type_name(element)));
     return {};
   }
-  Fields tool(element.get_object().value_unsafe(), param + ".", problems);
+  Fields tool(object_of(element), param + ".", problems);
   const std::optional<std::string_view> type = tool.string("type");
   if (!type) {
     if (tool.find("type") == nullptr) problems.add(missing_parameter(tool.path("type")));
@@ -40,7 +40,7 @@ std::string read_function(const Element& element, const std::string& param, Prob
     if (tool.find("function") == nullptr) problems.add(missing_parameter(tool.path("function")));
     return {};
   }
-  Fields function(inner->get_object().value_unsafe(), param + ".function.", problems);
+  Fields function(object_of(*inner), param + ".function.", problems);
   function.string("description");
   function.find_object("parameters");
   function.boolean("strict");
@@ -65,10 +65,9 @@ struct Tool {
 std::vector<Tool> read_tool_list(const Element& array, const std::string& param,
                                  const Limits& limits, Problems& problems) {
   std::vector<Tool> tools;
-  for (const Element element : array.get_array().value_unsafe()) {
+  for (const Element element : array_of(array)) {
     if (tools.size() >= static_cast<size_t>(limits.tools_max)) {
-      check_length_max(array.get_array().value_unsafe().size(), tools.size(), param, true,
-                       problems);
+      check_length_max(array_of(array).size(), tools.size(), param, true, problems);
       break;
     }
     const std::string at = param + "[" + std::to_string(tools.size()) + "]";
@@ -91,7 +90,7 @@ void restrict_tools(Fields& choice, const Limits& limits, std::vector<Tool>& too
     problems.add(missing_parameter("tool_choice.allowed_tools"));
     return;
   }
-  Fields allowed(element->get_object().value_unsafe(), "tool_choice.allowed_tools.", problems);
+  Fields allowed(object_of(*element), "tool_choice.allowed_tools.", problems);
   const std::string_view mode = allowed.string("mode").value_or("auto");
   if (mode == "required") return refuse_forced_call(problems);
   if (mode != "auto")
@@ -133,7 +132,7 @@ void read_tool_choice(Fields& fields, const Limits& limits, std::vector<Tool>& t
     problems.add(invalid_value("tool_choice", "only allowed when 'tools' are specified."));
     return;
   }
-  Fields choice(element->get_object().value_unsafe(), "tool_choice.", problems);
+  Fields choice(object_of(*element), "tool_choice.", problems);
   const Element* type = choice.find("type");
   if (type != nullptr && type->is_string() && text_of(*type) == "allowed_tools")
     return restrict_tools(choice, limits, tools);

@@ -14,7 +14,7 @@ constexpr std::string_view kUnsupported[] = {
 void refuse_modalities(Fields& fields) {
   Problems& problems = fields.problems();
   if (const Element* modalities = fields.find_array("modalities")) {
-    for (const Element element : modalities->get_array().value_unsafe()) {
+    for (const Element element : array_of(*modalities)) {
       if (!element.is_string()) {
         problems.add(invalid_type("modalities", "an array of strings", type_name(element)));
       } else if (text_of(element) != "text") {
@@ -30,7 +30,7 @@ void refuse_response_format(Fields& fields) {
   Problems& problems = fields.problems();
   const Element* element = fields.find_object("response_format");
   if (element == nullptr) return;
-  Fields format(element->get_object().value_unsafe(), "response_format.", problems);
+  Fields format(object_of(*element), "response_format.", problems);
   const std::optional<std::string_view> type = format.string("type");
   if (!type) {
     if (!problems.any()) problems.add(missing_parameter("response_format.type"));
@@ -71,7 +71,7 @@ void refuse_unsupported(Fields& fields, const Limits& limits, CompletionRequest&
   for (const std::string_view name : {"structured_outputs"}) {
     const Element* element = fields.find_object(name);
     if (element == nullptr) continue;
-    const simdjson::dom::object object = element->get_object().value_unsafe();
+    const simdjson::dom::object object = object_of(*element);
     if (object.begin() != object.end())
       problems.add(
           unsupported_value(name, "'structured_outputs' is not supported in this release."));
@@ -79,7 +79,7 @@ void refuse_unsupported(Fields& fields, const Limits& limits, CompletionRequest&
   for (const std::string_view name : {"allowed_token_ids", "bad_words"}) {
     const Element* element = fields.find_array(name);
     if (element == nullptr) continue;
-    const simdjson::dom::array array = element->get_array().value_unsafe();
+    const simdjson::dom::array array = array_of(*element);
     if (array.begin() != array.end()) {
       problems.add(
           unsupported_value(name, "'" + std::string(name) + "' is not supported in this release."));
