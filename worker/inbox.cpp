@@ -1,0 +1,45 @@
+#include "worker/inbox.h"
+
+namespace tandem::worker {
+
+bool Inbox::try_push_command(Message&& command) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (commands_ >= kCommandsMax) return false;
+    ++commands_;
+    messages_.push_back(std::move(command));
+  }
+  arrived_.notify_one();
+  return true;
+}
+
+void Inbox::push(Message&& message) {
+  {
+    const std::lock_guard lock(mutex_);
+    messages_.push_back(std::move(message));
+  }
+  arrived_.notify_one();
+}
+
+void Inbox::note_landed() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(landed_, true)) return;
+  }
+  arrived_.notify_one();
+}
+
+std::deque<Message> Inbox::take(TimePoint deadline) {
+  std::unique_lock lock(mutex_);
+  arrived_.wait_until(lock, deadline, [this] { return landed_ || !messages_.empty(); });
+  landed_ = false;
+  commands_ = 0;
+  return std::exchange(messages_, {});
+}
+
+bool Inbox::empty() const {
+  const std::lock_guard lock(mutex_);
+  return messages_.empty();
+}
+
+}  // namespace tandem::worker
