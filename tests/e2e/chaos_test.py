@@ -25,7 +25,7 @@ EACH = {
     "d1": [
         "transfer.landing_bytes=1MiB",
         "transfer.segment_bytes=1MiB",
-        "transfer.grant_deadline=150ms",
+        "transfer.grant_deadline_ms=150",
     ],
 }
 

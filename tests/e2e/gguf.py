@@ -1,5 +1,5 @@
-"""Writes a copy of a GGUF file with one text of its metadata replaced (its chat template, for
-instance)."""
+"""What a GGUF file holds: its tensors' types, and copies of it with a text of its metadata replaced
+(the chat template, for instance)."""
 
 import struct
 
@@ -26,27 +26,42 @@ def _skip(data, at, kind):
     return at
 
 
+class _Head:
+    """Where things are in the file's bytes before its weights."""
+
+    def __init__(self, data):
+        tensors, pairs = struct.unpack_from("<QQ", data, 8)
+        at, self.alignment, self.values = 24, 32, {}
+        for _ in range(pairs):
+            name, value = _string(data, at)
+            kind = struct.unpack_from("<I", data, value)[0]
+            at = _skip(data, value + 4, kind)
+            self.values[name.decode()] = (kind, value + 4, at)
+        if "general.alignment" in self.values:
+            where = self.values["general.alignment"][1]
+            self.alignment = struct.unpack_from("<I", data, where)[0]
+        self.tensors = {}  # Name -> (dimensions, type)
+        for _ in range(tensors):
+            name, at = _string(data, at)
+            dimensions = struct.unpack_from("<I", data, at)[0]
+            kind = struct.unpack_from("<I", data, at + 4 + 8 * dimensions)[0]
+            self.tensors[name.decode()] = (dimensions, kind)
+            at += 4 + 8 * dimensions + 4 + 8
+        self.end = at
+
+
+def tensors(source):
+    """{name: (number of dimensions, ggml type)}"""
+    return _Head(source.read_bytes()).tensors
+
+
 def with_text(source, target, key, text):
     """Requires: `source` holds a text under `key`."""
     data = source.read_bytes()
-    tensors, pairs = struct.unpack_from("<QQ", data, 8)
-    at, alignment, cut = 24, 32, None
-    for _ in range(pairs):
-        name, value = _string(data, at)
-        kind = struct.unpack_from("<I", data, value)[0]
-        end = _skip(data, value + 4, kind)
-        if name == key.encode():
-            assert kind == _STRING, kind
-            cut = (value + 4, end)
-        if name == b"general.alignment":
-            alignment = struct.unpack_from("<I", data, value + 4)[0]
-        at = end
-    assert cut, f"{source} has no {key}"
-    for _ in range(tensors):
-        _, at = _string(data, at)
-        dimensions = struct.unpack_from("<I", data, at)[0]
-        at += 4 + 8 * dimensions + 4 + 8
-    weights = -(-at // alignment) * alignment
+    head = _Head(data)
+    kind, first, last = head.values[key]
+    assert kind == _STRING, kind
+    weights = -(-head.end // head.alignment) * head.alignment
     value = struct.pack("<Q", len(text.encode())) + text.encode()
-    head = data[: cut[0]] + value + data[cut[1] : at]
-    target.write_bytes(head + b"\0" * (-len(head) % alignment) + data[weights:])
+    front = data[:first] + value + data[last : head.end]
+    target.write_bytes(front + b"\0" * (-len(front) % head.alignment) + data[weights:])

@@ -12,11 +12,14 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import sys
 import tempfile
 
 import numpy
 import llama_cpp
+
+import gguf
 
 CHUNK_TOKENS_MIN = 64  # A shorter remainder joins the chunk before it.
 
@@ -35,13 +38,37 @@ def chunk_grid(prompt, chunk_tokens):
 _quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
 
 
+class _Override(ctypes.Structure):
+    _fields_ = [("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p)]
+
+
+def _buffer_types():
+    """The CPU's special layouts for weights, by name; llama_cpp has no bindings for this."""
+    folder = pathlib.Path(llama_cpp.__file__).parent / "lib"
+    ggml, base = ctypes.CDLL(folder / "libggml.so"), ctypes.CDLL(folder / "libggml-base.so")
+    ggml.ggml_backend_dev_by_type.restype = ctypes.c_void_p
+    base.ggml_backend_dev_backend_reg.restype = ctypes.c_void_p
+    base.ggml_backend_reg_get_proc_address.restype = ctypes.c_void_p
+    base.ggml_backend_buft_name.restype = ctypes.c_char_p
+    cpu = ctypes.c_void_p(ggml.ggml_backend_dev_by_type(0))
+    registry = ctypes.c_void_p(base.ggml_backend_dev_backend_reg(cpu))
+    address = base.ggml_backend_reg_get_proc_address(registry, b"ggml_backend_dev_get_extra_bufts")
+    listing = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)(address)(cpu)
+    found, index = {}, 0
+    while listing[index]:
+        name = base.ggml_backend_buft_name(ctypes.c_void_p(listing[index])).decode()
+        found[name] = listing[index]
+        index += 1
+    return found
+
+
 class Oracle:
     def __init__(self, model_path, context=4096, chunk_tokens=256):
         self.path = pathlib.Path(model_path)
         self.context_tokens = context
         self.chunk_tokens = chunk_tokens
         stat = self.path.stat()
-        self.identity = f"{self.path.name} {stat.st_size} {stat.st_mtime_ns} {chunk_tokens}"
+        self.identity = f"{self.path.name} {stat.st_size} {stat.st_mtime_ns} {chunk_tokens} placed"
         self.cache = pathlib.Path(tempfile.gettempdir()) / "tandem-oracle"
         self.cache.mkdir(exist_ok=True)
         self._model = None
@@ -117,10 +144,26 @@ class Oracle:
         params.vocab_only = vocab_only
         params.n_gpu_layers = 0
         params.use_extra_bufts = False
+        if not vocab_only:
+            params.tensor_buft_overrides = ctypes.cast(self._placement(), ctypes.c_void_p)
         model = llama_cpp.llama_model_load_from_file(str(self.path).encode(), params)
         if not model:
             raise RuntimeError(f"cannot load {self.path}")
         return model
+
+    def _placement(self):
+        """Q4_0 matrices of the blocks lie in libggml's repacked layout, as the engine has them (it
+        says why); all else as in the file. The list must live as long as the loading."""
+        groups = {
+            "^" + re.sub(r"[0-9]+", "[0-9]+", name.replace(".", r"\.")) + "$"
+            for name, (dimensions, kind) in gguf.tensors(self.path).items()
+            if kind == llama_cpp.GGML_TYPE_Q4_0 and dimensions == 2 and name.startswith("blk.")
+        }
+        repacked = _buffer_types()["CPU_REPACK"] if groups else None
+        self._overrides = (_Override * (len(groups) + 1))()
+        for entry, pattern in zip(self._overrides, sorted(groups)):
+            entry.pattern, entry.buffer_type = pattern.encode(), repacked
+        return self._overrides
 
     def _clear(self):
         if self._context is None:

@@ -46,9 +46,8 @@ def check(transport, busy):
             first, landed = line.first_byte_share(), line.landed_share_at_prefill_end()
             print(
                 f"  {transport}, {'busy' if busy else 'idle'}: prefill {line.prefill_ms:.0f} ms, "
-                f"first byte at {first:.1%} of it, {landed:.1%} of {line.bytes / 1e6:.1f} MB landed "
-                f"at its end, joined "
-                f"{line.join_ms:.1f} ms after it"
+                f"first byte at {first:.1%} of it, {landed:.1%} of {line.bytes / 1e6:.1f} MB "
+                f"landed at its end, joined {line.join_ms:.1f} ms after it"
             )
             assert first < 0.10, f"first bytes landed after {first:.1%} of the prefill time"
             assert landed >= 0.95, f"only {landed:.1%} landed when prefill ended"
