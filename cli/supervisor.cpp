@@ -23,17 +23,18 @@ constexpr Duration kPauseMax = std::chrono::seconds(5);
 constexpr Duration kHealthyLife = std::chrono::seconds(10);
 constexpr auto kProbeInterval = std::chrono::milliseconds(100);
 
-// Asks `ready` on a thread of its own until it says yes; then fd() is readable.
+// Asks `ready` on a thread of its own until it is ok; then fd() is readable.
 class Prober {
  public:
-  explicit Prober(std::function<bool()> ready)
+  explicit Prober(std::function<Status()> ready)
       : event_(::eventfd(0, EFD_CLOEXEC)), thread_([this, ready = std::move(ready)] {
           std::unique_lock lock(mutex_);
           while (!stopped_) {
             lock.unlock();
-            const bool yes = ready();
+            Status answer = ready();
             lock.lock();
-            if (yes) {
+            last_ = std::move(answer);
+            if (last_.ok()) {
               const uint64_t one = 1;
               (void)!::write(event_.get(), &one, sizeof one);
               return;
@@ -50,12 +51,18 @@ class Prober {
     thread_.join();
   }
   int fd() const { return event_.get(); }
+  // Why it was not ready when last asked.
+  Status last() const {
+    const std::lock_guard lock(mutex_);
+    return last_;
+  }
 
  private:
   UniqueFd event_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable wake_;
   bool stopped_ = false;  // Guarded by mutex_
+  Status last_;           // Guarded by mutex_
   std::thread thread_;
 };
 
@@ -83,7 +90,7 @@ Duration Backoff::next(Duration lived) {
 class Supervisor::Impl {
  public:
   Impl(std::vector<ProcessSpec> processes, SupervisorOptions options, SupervisorEvents events,
-       std::function<bool()> ready)
+       std::function<Status()> ready)
       : options_(std::move(options)), events_(std::move(events)), ready_(std::move(ready)) {
     for (ProcessSpec& spec : processes) processes_.push_back({.spec = std::move(spec)});
     sigset_t mask;
@@ -203,7 +210,8 @@ class Supervisor::Impl {
       events_.on_ready();
     } else if (now() >= phase_deadline_) {
       fail({ErrorCode::kDeadlineExceeded,
-            fmt::format("not ready after {} s", options_.ready_deadline.count() / 1000)});
+            fmt::format("not ready after {} s: {}", to_seconds(options_.ready_deadline),
+                        prober_->last().message())});
     }
   }
 
@@ -254,7 +262,7 @@ class Supervisor::Impl {
 
   const SupervisorOptions options_;
   const SupervisorEvents events_;
-  const std::function<bool()> ready_;
+  const std::function<Status()> ready_;
   std::vector<Process> processes_;
   UniqueFd signals_;
   Phase phase_ = Phase::kStarting;
@@ -264,7 +272,7 @@ class Supervisor::Impl {
 };
 
 Supervisor::Supervisor(std::vector<ProcessSpec> processes, SupervisorOptions options,
-                       SupervisorEvents events, std::function<bool()> ready)
+                       SupervisorEvents events, std::function<Status()> ready)
     : impl_(std::make_unique<Impl>(std::move(processes), std::move(options), std::move(events),
                                    std::move(ready))) {}
 Supervisor::~Supervisor() = default;

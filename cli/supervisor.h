@@ -53,9 +53,9 @@ class Backoff {
 
 class Supervisor {
  public:
-  // `ready` is asked from another thread; it must return within a few seconds.
+  // `ready` is asked from another thread, until it is ok; it must return within a few seconds.
   Supervisor(std::vector<ProcessSpec> processes, SupervisorOptions options, SupervisorEvents events,
-             std::function<bool()> ready);
+             std::function<Status()> ready);
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;

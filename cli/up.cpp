@@ -124,20 +124,25 @@ class Reporter {
 };
 
 // Is every worker known to the router and ready? Without a router here: do they listen?
-bool is_ready(const Plan& plan, const std::vector<std::string>& names) {
+Status readiness(const Plan& plan, const std::vector<std::string>& names) {
   if (!plan.router) {
     for (const WorkerSpec& worker : plan.workers()) {
       const auto address = parse_host_port(worker.listen);
-      if (!address || !accepts_connections(*address, 1000)) return false;
+      if (!address || !accepts_connections(*address, 1000)) {
+        return {ErrorCode::kUnavailable,
+                fmt::format("worker {} does not listen at {}", worker.name, worker.listen)};
+      }
     }
-    return true;
+    return {};
   }
   const AdminClient admin(plan.admin);
-  if (!admin.get("/health").ok()) return false;
   const auto body = admin.get("/v1/workers");
-  if (!body) return false;
+  if (!body) return body.status();
   const auto workers = parse_workers(*body);
-  return workers.ok() && all_ready(*workers, names);
+  if (!workers) return workers.status();
+  TANDEM_RETURN_IF_ERROR(all_ready(*workers, names));
+  const auto health = admin.get("/health");
+  return health ? Status() : health.status();
 }
 
 Result<UpOptions> read_options(const Arguments& arguments) {
@@ -226,7 +231,7 @@ Status run_up(const Words& words) {
        .on_ready = [&] { reporter.ready(); },
        .on_stopping = [&] { reporter.stopping(); },
        .on_line = [&](const ProcessSpec& p, std::string_view text) { reporter.line(p, text); }},
-      [&] { return is_ready(*plan, names); });
+      [&] { return readiness(*plan, names); });
   return supervisor.run();
 }
 

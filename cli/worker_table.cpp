@@ -79,17 +79,17 @@ Result<std::vector<WorkerRow>> parse_workers(std::string_view text) {
     WorkerRow row{.name = text_at(item, "name"),
                   .role = text_at(item, "role"),
                   .state = text_at(item, "state"),
+                  .reason = text_at(item, "reason"),
                   .model = text_at(item, "model"),
                   .slots = number_at<int>(item, "slots"),
                   .slots_free = number_at<int>(item, "slots_free"),
                   .running = number_at<int>(item, "running"),
                   .waiting = number_at<int>(item, "waiting"),
+                  .kv_used = number_at<int64_t>(item, "kv_tokens_used"),
+                  .kv_reserved = number_at<int64_t>(item, "kv_tokens_reserved"),
+                  .kv_capacity = number_at<int64_t>(item, "kv_tokens_capacity"),
                   .transfers = number_at<int>(item, "transfers_in_flight")};
-    if (const auto kv = item.find("kv_tokens"); kv != item.end() && kv->is_object()) {
-      row.kv_used = number_at<int64_t>(*kv, "used");
-      row.kv_reserved = number_at<int64_t>(*kv, "reserved");
-      row.kv_capacity = number_at<int64_t>(*kv, "capacity");
-    }
+    if (row.name.empty()) row.name = text_at(item, "address");
     rows.push_back(std::move(row));
   }
   return rows;
@@ -128,14 +128,24 @@ std::string render_workers(const std::vector<WorkerRow>& workers, bool colour) {
     }
     out += text + "\n";
   }
+  for (const WorkerRow& row : workers) {
+    if (!row.reason.empty()) out += fmt::format("{}: {}\n", row.name, row.reason);
+  }
   return out;
 }
 
-bool all_ready(const std::vector<WorkerRow>& workers, const std::vector<std::string>& names) {
-  return std::ranges::all_of(names, [&](const std::string& name) {
-    return std::ranges::any_of(
-        workers, [&](const WorkerRow& row) { return row.name == name && row.state == "ready"; });
-  });
+Status all_ready(const std::vector<WorkerRow>& workers, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const auto row = std::ranges::find(workers, name, &WorkerRow::name);
+    if (row == workers.end()) {
+      return {ErrorCode::kUnavailable, fmt::format("worker {} is not connected", name)};
+    }
+    if (row->state != "ready") {
+      const std::string reason = row->reason.empty() ? "" : ": " + row->reason;
+      return {ErrorCode::kUnavailable, fmt::format("worker {} is {}{}", name, row->state, reason)};
+    }
+  }
+  return {};
 }
 
 }  // namespace tandem::cli

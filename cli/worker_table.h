@@ -10,9 +10,10 @@
 namespace tandem::cli {
 
 struct WorkerRow {
-  std::string name;
+  std::string name;  // Its address until it has said its name
   std::string role;
-  std::string state;  // connecting | ready | draining | refused | lost
+  std::string state;   // connecting | ready | draining | refused
+  std::string reason;  // Why it is not ready
   std::string model;
   int slots = 0;
   int slots_free = 0;
@@ -34,7 +35,7 @@ Result<std::string> workers_as_json(std::string_view json);
 // Columns aligned, one line each, a total below; `colour` marks states.
 std::string render_workers(const std::vector<WorkerRow>& workers, bool colour);
 
-// Is each of `names` there and ready?
-bool all_ready(const std::vector<WorkerRow>& workers, const std::vector<std::string>& names);
+// Ok when each of `names` is there and ready; else kUnavailable says which is not, and why.
+Status all_ready(const std::vector<WorkerRow>& workers, const std::vector<std::string>& names);
 
 }  // namespace tandem::cli

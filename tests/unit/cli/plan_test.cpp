@@ -186,21 +186,29 @@ TEST_CASE("words are split into options, flags and words") {
         "unexpected \"b\"; allowed: -c, --set, --json");
 }
 
-TEST_CASE("workers are shown in a table with a total") {
+TEST_CASE("workers are shown in a table with a total, and with reasons") {
   const auto workers = parse_workers(R"([
     {"name": "p0", "role": "prefill", "state": "ready", "slots": 4, "slots_free": 3, "running": 1},
-    {"name": "d10", "role": "decode", "state": "lost", "slots": 16, "slots_free": 16,
-     "kv_tokens": {"used": 50, "reserved": 7, "capacity": 100}, "transfers_in_flight": 2}])");
+    {"name": "d10", "role": "decode", "state": "refused", "slots": 16, "slots_free": 16,
+     "kv_tokens_used": 50, "kv_tokens_reserved": 7, "kv_tokens_capacity": 100,
+     "transfers_in_flight": 2, "reason": "another model"},
+    {"name": "", "address": "127.0.0.1:7", "state": "connecting"}])");
   REQUIRE(workers.ok());
-  CHECK(
-      render_workers(*workers, false) ==
-      "WORKER     ROLE     STATE  RUNNING  WAITING  SLOTS FREE  KV USED  KV RESERVED  TRANSFERS\n"
-      "p0         prefill  ready        1        0         3/4   0    -            0          0\n"
-      "d10        decode   lost         0        0       16/16  50  50%            7          2\n"
-      "2 workers                        1        0       19/20  50  50%            7          2\n");
-  CHECK(all_ready(*workers, {"p0"}));
-  CHECK_FALSE(all_ready(*workers, {"p0", "d10"}));
-  CHECK_FALSE(all_ready(*workers, {"p1"}));
+  CHECK(render_workers(*workers, false) ==
+        "WORKER       ROLE     STATE       RUNNING  WAITING  SLOTS FREE  KV USED  KV RESERVED  "
+        "TRANSFERS\n"
+        "p0           prefill  ready             1        0         3/4   0    -            0  "
+        "        0\n"
+        "d10          decode   refused           0        0       16/16  50  50%            7  "
+        "        2\n"
+        "127.0.0.1:7           connecting        0        0         0/0   0    -            0  "
+        "        0\n"
+        "3 workers                               1        0       19/20  50  50%            7  "
+        "        2\n"
+        "d10: another model\n");
+  CHECK(all_ready(*workers, {"p0"}).ok());
+  CHECK(all_ready(*workers, {"p0", "d10"}).message() == "worker d10 is refused: another model");
+  CHECK(all_ready(*workers, {"p1"}).message() == "worker p1 is not connected");
 }
 
 TEST_CASE("an answer that is no list of workers is refused") {

@@ -94,6 +94,7 @@ struct Story {
 
 constexpr const char* kObedient = "trap 'exit 0' TERM; echo up; sleep 1000 & wait";
 
+Status not_yet() { return {ErrorCode::kUnavailable, "d0 is connecting"}; }
 void terminate_self() { ::kill(::getpid(), SIGTERM); }
 
 }  // namespace
@@ -109,7 +110,7 @@ TEST_CASE("a signal stops the router first, then the workers, and all of it is a
   };
   Supervisor supervisor({worker("d0", "obedient"), router("obedient")},
                         {.program_folder = programs.folder()}, story.handlers(),
-                        [&] { return lines == 2; });
+                        [&] { return lines == 2 ? Status() : not_yet(); });
   const Status status = supervisor.run();
   CHECK_MESSAGE(status.ok(), status.to_string());
   CHECK(story.events.front() == "started d0");
@@ -126,7 +127,7 @@ TEST_CASE(
   Story story;
   Supervisor supervisor({worker("d0", "obedient"), worker("p0", "failing")},
                         {.program_folder = programs.folder()}, story.handlers(),
-                        [] { return false; });
+                        [] { return not_yet(); });
   CHECK(supervisor.run().to_string() ==
         "unavailable: p0 ended with status 3 before the cluster was ready");
   CHECK(story.count("line p0 no such model") == 1);
@@ -137,7 +138,7 @@ TEST_CASE("a program that is missing ends the start") {
   const Programs programs;
   Story story;
   Supervisor supervisor({worker("d0", "absent")}, {.program_folder = programs.folder()},
-                        story.handlers(), [] { return true; });
+                        story.handlers(), [] { return Status(); });
   CHECK(supervisor.run().to_string() ==
         "not_found: start d0: " + programs.folder() + "/absent: No such file or directory");
 }
@@ -148,8 +149,9 @@ TEST_CASE("a cluster that does not get ready in time is stopped") {
   Story story;
   Supervisor supervisor({worker("d0", "obedient")},
                         {.program_folder = programs.folder(), .ready_deadline = Milliseconds(300)},
-                        story.handlers(), [] { return false; });
-  CHECK(supervisor.run().code() == ErrorCode::kDeadlineExceeded);
+                        story.handlers(), [] { return not_yet(); });
+  CHECK(supervisor.run().to_string() ==
+        "deadline_exceeded: not ready after 0.3 s: d0 is connecting");
   for (const pid_t pid : story.pids) CHECK(ends(pid));
 }
 
@@ -162,7 +164,7 @@ TEST_CASE("a worker that dies later is started again") {
     if (event == "started d0" && story.pids.size() == 2) terminate_self();
   };
   Supervisor supervisor({worker("d0", "obedient")}, {.program_folder = programs.folder()},
-                        story.handlers(), [] { return true; });
+                        story.handlers(), [] { return Status(); });
   (void)supervisor.run();
   CHECK(story.count("exited d0 signal 9 (Killed)") == 1);
   CHECK(story.count("started d0") == 2);
@@ -181,7 +183,7 @@ TEST_CASE("who ignores the signal is killed, with all that it started, and that 
   Supervisor supervisor(
       {worker("d0", "stubborn")},
       {.program_folder = programs.folder(), .worker_stop_deadline = Milliseconds(200)},
-      story.handlers(), [] { return true; });
+      story.handlers(), [] { return Status(); });
   CHECK_FALSE(supervisor.run().ok());
   REQUIRE(grandchild > 0);
   CHECK(ends(grandchild));
