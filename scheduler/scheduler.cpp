@@ -219,7 +219,7 @@ FirstPolicy::Outcome FirstPolicy::place(Queued& queued, Decision& decision) {
   bool possible = false;
   for (WorkerIndex i = 0; i < workers_.size() && !possible; ++i) possible = could(workers_.at(i));
   if (!possible) {
-    decision = refuse(queued, ErrorCode::kResourceExhausted, "too_large");
+    decision = refuse(queued, ErrorCode::kInvalidArgument, "too_large");
     return Outcome::kPlaced;
   }
   decision.decode = choose_decode(request, share, !prefill_side);

@@ -57,7 +57,7 @@ struct Decision {
   WorkerIndex prefill = -1;  // kRemote, kPrefillOnly
   WorkerIndex decode = -1;   // kRemote, kLocal
   std::string reason;        // For X-Tandem-Decision: "backlog", "credits", "coupled", "round_robin"; or why refused
-  ErrorCode code = ErrorCode::kOk;     // kRefuse: kResourceExhausted, kUnavailable, kDeadlineExceeded
+  ErrorCode code = ErrorCode::kOk;     // kRefuse: kResourceExhausted, kUnavailable, kDeadlineExceeded; kInvalidArgument: never
   double retry_after_seconds = 0;      // kRefuse: computed from backlog and service rates, 1 to 60
   double predicted_ttft_ms = 0;
 };

@@ -1,0 +1,100 @@
+#include "router/admin.h"
+
+#include <httplib.h>
+
+#include <thread>
+
+#include "common/log.h"
+#include "router/pages.h"
+
+namespace tandem::router {
+namespace {
+
+constexpr size_t kBodyBytesMax = 64u << 10;
+constexpr int kThreads = 2;
+constexpr time_t kDeadlineSeconds = 5;
+
+void write(const Response& from, httplib::Response& to) {
+  to.status = from.status;
+  for (const auto& [name, value] : from.headers) to.set_header(name, value);
+  to.set_content(from.body, from.content_type);
+}
+
+}  // namespace
+
+struct AdminServer::State {
+  explicit State(Services& services_in) : services(services_in) {}
+
+  void control(const httplib::Request& request, httplib::Response& response);
+
+  Services& services;
+  httplib::Server server;
+  std::string address;
+  std::thread thread;
+};
+
+AdminServer::AdminServer(Services& services) : state_(std::make_unique<State>(services)) {
+  httplib::Server& server = state_->server;
+  State* state = state_.get();
+  server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
+  server.set_payload_max_length(kBodyBytesMax);
+  server.set_read_timeout(kDeadlineSeconds);
+  server.set_write_timeout(kDeadlineSeconds);
+  server.set_keep_alive_timeout(kDeadlineSeconds);
+  server.set_tcp_nodelay(true);
+  // Two threads must not be held by two idle scrapers.
+  server.set_keep_alive_max_count(1);
+  server.Get(".*", [state](const httplib::Request& request, httplib::Response& response) {
+    const std::string path = normalise_path(request.path);
+    const std::optional<Response> page = get_page(state->services, path);
+    write(page ? *page : error_response(openai::unknown_url(request.method, path)), response);
+  });
+  server.Post(R"((?:/v1)?/workers/([^/]+)/(drain|resume))",
+              [state](const httplib::Request& request, httplib::Response& response) {
+                state->control(request, response);
+              });
+  server.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
+    if (!response.body.empty()) return;
+    openai::ApiError error = openai::unknown_url(request.method, normalise_path(request.path));
+    if (response.status != 404) error = openai::invalid_request("", "invalid_http", "Bad request.");
+    error.status = response.status;
+    write(error_response(error), response);
+  });
+}
+
+AdminServer::~AdminServer() { stop(); }
+
+void AdminServer::State::control(const httplib::Request& request, httplib::Response& response) {
+  const std::string name = request.matches[1];
+  const std::string action = request.matches[2];
+  const Status status = services.pool.control(name, action);
+  if (!status.ok()) return write(error_response(openai::from_status(status)), response);
+  write({.body = R"({"status":"ok"})"}, response);
+}
+
+Status AdminServer::start() {
+  const std::string& configured = state_->services.config.router.admin;
+  Result<HostPort> listen = parse_host_port(configured);
+  if (!listen.ok()) return listen.status();
+  int port = listen->port;
+  const bool bound = port == 0 ? (port = state_->server.bind_to_any_port(listen->host)) > 0
+                               : state_->server.bind_to_port(listen->host, port);
+  if (!bound)
+    return Status(ErrorCode::kUnavailable, "router.admin: cannot listen on " + configured +
+                                               ": the port is in use or the address is not ours");
+  state_->address = listen->host + ":" + std::to_string(port);
+  state_->thread = std::thread([state = state_.get()] { state->server.listen_after_bind(); });
+  // stop() does nothing before the thread listens; so the start ends when it does.
+  const TimePoint until = SystemClock::get().now() + std::chrono::seconds(kDeadlineSeconds);
+  while (!state_->server.is_running() && SystemClock::get().now() < until) std::this_thread::yield();
+  return {};
+}
+
+std::string AdminServer::address() const { return state_->address; }
+
+void AdminServer::stop() {
+  state_->server.stop();
+  if (state_->thread.joinable()) state_->thread.join();
+}
+
+}  // namespace tandem::router
