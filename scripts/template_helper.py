@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Renders chat templates for the router, one request at a time.
 
-Standard input is a socket and the only way in or out. Both directions carry frames: u32 length (little
-endian), then JSON. First the helper sends {"ready": true}. A request is {"template": source, "context": object};
-the answer is {"text": rendered} or {"error": reason, "raised": whether the template refused the messages}.
+Standard input is a socket and the only way in or out. Both directions carry frames: u32 length
+(little endian), then JSON. First the helper sends {"ready": true}. A request is
+{"template": source, "context": object}; the answer is {"text": rendered} or
+{"error": reason, "raised": whether the template refused the messages}.
 
-Templates are untrusted: they run in Jinja2's immutable sandbox, in a process that holds no other descriptor, may use
-only so much memory, and is killed by the router when it takes too long.
+Templates are untrusted: they run in Jinja2's immutable sandbox, in a process that holds no other
+descriptor, may use only so much memory, and is killed by the router when it takes too long.
 """
 
 import json

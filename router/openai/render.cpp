@@ -114,7 +114,7 @@ std::string StreamRenderer::delta(int index, TextDelta delta, const Usage& so_fa
   choice.waiting.append(std::move(delta));
   ++choice.tokens_waiting;
   std::string out;
-  const bool due = !choice.first_sent || choice.waiting.finished() ||
+  const bool due = !choice.first_sent || choice.waiting.finished() || choice.waiting.broken_off ||
                    choice.tokens_waiting >= meta_.stream_interval;
   if (!due || choice.waiting.empty()) return out;
   const TextDelta ready = std::exchange(choice.waiting, {});

@@ -32,6 +32,7 @@ void TextDelta::append(TextDelta&& next) {
   token_ids.insert(token_ids.end(), next.token_ids.begin(), next.token_ids.end());
   logprobs.insert(logprobs.end(), std::make_move_iterator(next.logprobs.begin()),
                   std::make_move_iterator(next.logprobs.end()));
+  broken_off = broken_off || next.broken_off;
   if (next.finished()) {
     finish = next.finish;
     stop_reason = std::move(next.stop_reason);
@@ -93,6 +94,7 @@ TextDelta TextAssembler::flush() {
   if (finished_) return delta;
   code_points_ += decoder_.finish(held_);
   end(Finish::kNone, delta);
+  delta.broken_off = true;
   return delta;
 }
 

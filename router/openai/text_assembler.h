@@ -59,6 +59,7 @@ struct TextDelta {
   std::vector<LogprobEntry> logprobs;  // If wanted; those whose text is out
   Finish finish = Finish::kNone;
   StopReason stop_reason;
+  bool broken_off = false;  // From flush(): nothing follows, and there is no finish
 
   bool finished() const { return finish != Finish::kNone; }
   bool empty() const {

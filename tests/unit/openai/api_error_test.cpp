@@ -10,11 +10,10 @@ namespace {
 
 TEST_CASE("a body has message, type, param and code, and code is never a number") {
   const nlohmann::json body = nlohmann::json::parse(missing_parameter("messages").body());
-  CHECK(
-      body ==
-      nlohmann::json::parse(
-          R"({"error":{"message":"Missing required parameter: 'messages'.",)"
-          R"("type":"invalid_request_error","param":"messages","code":"missing_required_parameter"}})"));
+  CHECK(body ==
+        nlohmann::json::parse(R"({"error":{"message":"Missing required parameter: 'messages'.",)"
+                              R"("type":"invalid_request_error","param":"messages",)"
+                              R"("code":"missing_required_parameter"}})"));
   const nlohmann::json plain = nlohmann::json::parse(internal_error().body());
   CHECK(plain["error"]["param"].is_null());
   CHECK(plain["error"]["code"].is_string());

@@ -66,7 +66,8 @@ TEST_CASE("bad messages are refused with the path to the fault") {
        "missing_required_parameter"},
       {R"([{"role":"user","content":[{"type":"text"}]}])", "messages[0].content[0].text",
        "missing_required_parameter"},
-      {R"([{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"u"}}]}])",
+      {R"([{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url",)"
+       R"("image_url":{"url":"u"}}]}])",
        "messages[0].content[1].type", "unsupported_value"},
       {R"([{"role":"user","content":[{"type":"input_audio"}]}])", "messages[0].content[0].type",
        "unsupported_value"},
@@ -158,28 +159,26 @@ TEST_CASE("messages become what templates expect") {
   CHECK(messages(R"([{"role":"developer","content":"a","cache_control":{}}])") ==
         Json::parse(R"([{"role":"system","content":"a"}])"));
   CHECK(
-      messages(
-          R"([{"role":"user","name":"n","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}])") ==
+      messages(R"([{"role":"user","name":"n","content":[{"type":"text","text":"a"},{"type":"text",)"
+               R"("text":"b"}]}])") ==
       Json::parse(R"([{"role":"user","content":"a\nb","name":"n"}])"));
   CHECK(messages(R"([{"role":"assistant","content":[{"type":"refusal","refusal":"no"}]}])") ==
         Json::parse(R"([{"role":"assistant","content":"no"}])"));
-  CHECK(
-      messages(
-          R"([{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"b\":1,\"a\":2}"}}]}])")
-          .dump() ==
-      R"([{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":{"b":1,"a":2}}}],"content":""}])");
-  CHECK(
-      messages(
-          R"([{"role":"assistant","content":null,"tool_calls":[{"id":"c","function":{"name":"f","arguments":{"a":2}}}]}])")
-          .at(0)["tool_calls"][0]["function"]["arguments"] == Json::parse(R"({"a":2})"));
-  CHECK(
-      messages(
-          R"([{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f","arguments":"not json"}}]}])")
-          .at(0)["tool_calls"][0]["function"]["arguments"] == "not json");
-  CHECK(
-      messages(
-          R"([{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f","arguments":""}}]}])")
-          .at(0)["tool_calls"][0]["function"]["arguments"] == Json::object());
+  CHECK(messages(R"([{"role":"assistant","tool_calls":[{"id":"c","type":"function",)"
+                 R"("function":{"name":"f","arguments":"{\"b\":1,\"a\":2}"}}]}])")
+            .dump() ==
+        R"([{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f",)"
+        R"("arguments":{"b":1,"a":2}}}],"content":""}])");
+  CHECK(messages(
+            R"([{"role":"assistant","content":null,"tool_calls":[{"id":"c","function":{"name":"f",)"
+            R"("arguments":{"a":2}}}]}])")
+            .at(0)["tool_calls"][0]["function"]["arguments"] == Json::parse(R"({"a":2})"));
+  CHECK(messages(R"([{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f",)"
+                 R"("arguments":"not json"}}]}])")
+            .at(0)["tool_calls"][0]["function"]["arguments"] == "not json");
+  CHECK(messages(R"([{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f",)"
+                 R"("arguments":""}}]}])")
+            .at(0)["tool_calls"][0]["function"]["arguments"] == Json::object());
   CHECK(messages(R"([{"role":"tool","tool_call_id":"c","content":"r"}])") ==
         Json::parse(R"([{"role":"tool","content":"r","tool_call_id":"c"}])"));
   CHECK(messages(R"([{"role":"assistant","content":"x","tool_calls":[]}])") ==
@@ -210,8 +209,9 @@ TEST_CASE("tools reach the template with their keys in the client's order") {
 }
 
 TEST_CASE("the template's context holds messages, tools and arguments, and ours win") {
-  const CompletionRequest request = takes(
-      R"("chat_template_kwargs":{"enable_thinking":false,"messages":"mine"},"reasoning_effort":"low")");
+  const CompletionRequest request =
+      takes(R"("chat_template_kwargs":{"enable_thinking":false,"messages":"mine"},)"
+            R"("reasoning_effort":"low")");
   const Json context = Json::parse(build_template_context(request, "<s>", "</s>"));
   CHECK(context["messages"] == Json::parse(R"([{"role":"user","content":"hi"}])"));
   CHECK(context["tools"].is_null());

@@ -218,9 +218,11 @@ TEST_CASE("too many prompts are refused and token ids are never repeated in mess
 
 TEST_CASE("good values arrive where they belong") {
   const CompletionRequest request = takes(
-      R"("model":"m","temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,"repetition_penalty":1.1,)"
+      R"("model":"m","temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,)"
+      R"("repetition_penalty":1.1,)"
       R"("frequency_penalty":0.5,"presence_penalty":-0.5,"logit_bias":{"7":-200,"5":3},"seed":42,)"
-      R"("n":2.0,"max_tokens":20,"min_tokens":5,"ignore_eos":true,"stop_token_ids":[9],"stop":["x"],)"
+      R"("n":2.0,"max_tokens":20,"min_tokens":5,"ignore_eos":true,"stop_token_ids":[9],)"
+      R"("stop":["x"],)"
       R"("include_stop_str_in_output":true,"skip_special_tokens":false,"logprobs":3,"stream":true,)"
       R"("stream_options":{"include_usage":true,"continuous_usage_stats":true},"user":"u",)"
       R"("priority":-3,"request_id":"r","cache_salt":"s","add_special_tokens":false,)"

@@ -63,7 +63,8 @@ TEST_CASE("of fields with equal names the last counts, and null is absent") {
 }
 
 TEST_CASE("a text with NUL, emoji and escapes arrives unchanged") {
-  auto parsed = parse_completion(R"({"prompt":"a\u0000\ud83d\ude00\n\"é"})", Kind::kCompletion, {});
+  const char* body = R"({"prompt":"a\u0000\ud83d\ude00\n\"é"})";
+  auto parsed = parse_completion(body, Kind::kCompletion, {});
   REQUIRE(parsed.ok());
   CHECK(std::get<Texts>(parsed->prompts).front() ==
         std::string("a\0\xF0\x9F\x98\x80\n\"\xC3\xA9", 10));
@@ -99,7 +100,8 @@ TEST_CASE("damaged bodies never crash the parser") {
       R"({"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f",)"
       R"("arguments":"{\"a\":1}"}}]},{"role":"tool","tool_call_id":"c","content":"x"}],)"
       R"("tools":[{"type":"function","function":{"name":"f","parameters":{"a":[1,2.5e3]}}}],)"
-      R"("logit_bias":{"5":-1},"stop":["a","b"],"stream":true,"stream_options":{"include_usage":true}})";
+      R"("logit_bias":{"5":-1},"stop":["a","b"],"stream":true,)"
+      R"("stream_options":{"include_usage":true}})";
   REQUIRE(parse_completion(chat, Kind::kChat, {}).ok());
   for (int round = 0; round < 20'000; ++round) {
     std::string body = chat;

@@ -213,7 +213,8 @@ TEST_CASE("a chat body has the fields that SDKs need") {
       body.body({5, 4, 0}) ==
       R"({"id":"id-1","object":"chat.completion","created":1700000000,"model":"m",)"
       R"("system_fingerprint":"fp_0123456789","choices":[{"index":0,"message":{"role":"assistant",)"
-      R"("content":"Hello","refusal":null},"logprobs":null,"finish_reason":"stop","stop_reason":null},)"
+      R"("content":"Hello","refusal":null},"logprobs":null,"finish_reason":"stop",)"
+      R"("stop_reason":null},)"
       R"({"index":1,"message":{"role":"assistant","content":"x","refusal":null},"logprobs":null,)"
       R"("finish_reason":"length","stop_reason":null}],"usage":{"prompt_tokens":5,)"
       R"("completion_tokens":4,"total_tokens":9,"prompt_tokens_details":{"cached_tokens":0},)"
@@ -270,6 +271,19 @@ TEST_CASE("stream_interval gathers tokens, but not the first and the last") {
   CHECK(all == "abcdef");
 }
 
+TEST_CASE("what an interrupted stream held back leaves at once") {
+  ResponseMeta wanted = meta(Kind::kChat);
+  wanted.stream_interval = 100;
+  StreamRenderer stream(wanted, 1);
+  stream.delta(0, text("a"), {});
+  CHECK(stream.delta(0, text("b"), {}).empty());
+  TextDelta rest = text("c");
+  rest.broken_off = true;
+  const auto list = frames(stream.delta(0, rest, {}));
+  REQUIRE(list.size() == 1);
+  CHECK(list[0]["choices"][0]["delta"]["content"] == "bc");
+}
+
 TEST_CASE("an error in a stream is one frame with a string code, then done") {
   const auto list = frames(StreamRenderer::error(worker_lost()));
   REQUIRE(list.size() == 2);
@@ -301,10 +315,10 @@ TEST_CASE("equal numbers are equal text, and finite") {
 
 TEST_CASE("models, tokens and identifiers have their forms") {
   const ModelCard cards[] = {{"org/m", 1700000000, 4096}};
-  CHECK(
-      models_body(cards) ==
-      R"({"object":"list","data":[{"id":"org/m","object":"model","created":1700000000,)"
-      R"("owned_by":"tandem","root":"org/m","parent":null,"max_model_len":4096,"permission":[]}]})");
+  CHECK(models_body(cards) ==
+        R"({"object":"list","data":[{"id":"org/m","object":"model","created":1700000000,)"
+        R"("owned_by":"tandem","root":"org/m","parent":null,"max_model_len":4096,)"
+        R"("permission":[]}]})");
   const FakeTokenizer tokenizer({"hi"});
   const TokenId tokens[] = {256, 0xE2};
   TokenizeRequest request;

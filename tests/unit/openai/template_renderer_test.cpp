@@ -242,6 +242,40 @@ TEST_CASE("helpers die with their parent, even while they loop") {
   ::close(pipe_ends[1]);
 }
 
+// A helper that is ready and then sends `answer` (a Python expression) to whatever comes.
+RendererOptions false_helper(const std::string& answer) {
+  RendererOptions options = *find_helper("");
+  options.script = std::filesystem::temp_directory_path() /
+                   ("tandem_false_helper_" + std::to_string(::getpid()) + ".py");
+  std::ofstream script(options.script);
+  script << "import json, os, socket\n"
+            "channel = socket.socket(fileno=os.dup(0))\n"
+            "def frame(body): return len(body).to_bytes(4, 'little') + body\n"
+            "channel.sendall(frame(json.dumps({'ready': True}).encode()))\n"
+            "channel.recv(1 << 20)\n"
+            "channel.sendall("
+         << answer << ")\nchannel.recv(1 << 20)\n";
+  options.output_bytes_max = 1 << 20;
+  return options;
+}
+
+TEST_CASE("a helper that answers nonsense or lies about lengths is replaced") {
+  for (const char* answer :
+       {"frame(b'garbage')", "frame(b'[1]')", "frame(b'{\"text\": 5}')",
+        "frame(b'{\"text\": \"\\xff\"}')", "b'\\xff\\xff\\xff\\xff'", "b'\\x00'"}) {
+    INFO(answer);
+    const RendererOptions options = false_helper(answer);
+    auto renderer = TemplateRenderer::create(options);
+    REQUIRE_MESSAGE(renderer.ok(), renderer.status().to_string());
+    const Result<std::string> text = (*renderer)->render("x", "{}", seconds(1));
+    CHECK_FALSE(text.ok());
+    CHECK(text.status().code() != ErrorCode::kInvalidArgument);
+    renderer->reset();
+    CHECK(children().empty());
+    std::filesystem::remove(options.script);
+  }
+}
+
 TEST_CASE("a missing interpreter or script is reported at the start") {
   RendererOptions options = *find_helper("");
   options.start_deadline = seconds(5);
