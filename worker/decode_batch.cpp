@@ -27,7 +27,7 @@ bool DecodeBatch::router_reads(DecodeLeg& leg, TimePoint now) {
 }
 
 std::vector<DecodeBatch::Row> DecodeBatch::collect() {
-  const TimePoint now = SystemClock::get().now();
+  const TimePoint now = context_.clock.now();
   std::vector<Row> rows;
   std::vector<DecodeLeg*> slow;
   paused_ = false;
@@ -59,7 +59,7 @@ bool DecodeBatch::step() {
   for (const Row& row : rows) {
     inputs.push_back({*row.choice->sequence, row.choice->token, row.choice->position});
   }
-  const Clock& clock = SystemClock::get();
+  const Clock& clock = context_.clock;
   const TimePoint before = clock.now();
   const Status status = context_.engine.decode(inputs);
   if (!status.ok()) {

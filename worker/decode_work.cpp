@@ -21,7 +21,7 @@ DecodeWork::DecodeWork(const WorkContext& context, transfer::Receiver* receiver)
       prompts_(context_, legs_, [this](DecodeLeg& leg, const Status& why) { fail(leg, why); }),
       batch_(context_, legs_, [this](DecodeLeg& leg, const Status& why) { fail(leg, why); }) {
   if (receiver_) {
-    import_.emplace(context_.engine, *receiver_, legs_,
+    import_.emplace(context_, *receiver_, legs_,
                     [this](DecodeLeg& leg, const Status& why) { fail(leg, why); });
   }
 }
@@ -65,7 +65,7 @@ void DecodeWork::on_decode(DecodeArrived message) {
   DecodeLeg& leg = legs_.emplace_back();
   leg.router = std::move(message.session);
   leg.command = std::move(message.command);
-  leg.deadline = leg_deadline(leg.leg(), SystemClock::get().now(),
+  leg.deadline = leg_deadline(leg.leg(), context_.clock.now(),
                               context_.config.router.request_deadline);
   leg.choices.resize(static_cast<size_t>(leg.leg().choices));
   send_event(*leg.router, leg.leg().transfer, "accepted");
@@ -81,7 +81,7 @@ Status DecodeWork::expect(DecodeLeg& leg) {
   expectation.transfer = leg.leg().transfer;
   expectation.token = leg.command.token;
   expectation.tokens = leg.tokens();
-  expectation.deadline = leg.deadline - SystemClock::get().now();
+  expectation.deadline = leg.deadline - context_.clock.now();
   // Events may come on any thread and after the leg is gone: they carry the id, never the leg.
   const auto post = [inbox = &context_.inbox, transfer = expectation.transfer](
                         TransferChanged::Kind kind, transfer::SealInfo seal,
@@ -157,7 +157,7 @@ bool DecodeWork::running() const {
 }
 
 bool DecodeWork::advance() {
-  check_ends(SystemClock::get().now());
+  check_ends(context_.clock.now());
   bool more = false;
   if (import_) {
     receiver_->poll();
@@ -258,7 +258,7 @@ TimePoint DecodeWork::next_wakeup() const {
     if (leg.state == DecodeLeg::State::kStopped) return {};
     wake = std::min(wake, leg.deadline);
   }
-  return batch_.paused() ? std::min(wake, SystemClock::get().now() + kPausedLook) : wake;
+  return batch_.paused() ? std::min(wake, context_.clock.now() + kPausedLook) : wake;
 }
 
 void DecodeWork::fill(link::Load& load) const {

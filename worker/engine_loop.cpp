@@ -18,7 +18,7 @@ EngineLoop::EngineLoop(const WorkContext& context, std::unique_ptr<RoleWork> wor
     : context_(context), work_(std::move(work)) {}
 
 void EngineLoop::run() {
-  const Clock& clock = SystemClock::get();
+  const Clock& clock = context_.clock;
   publish();
   bool more = false;
   for (;;) {
@@ -47,7 +47,7 @@ void EngineLoop::handle(Message message) {
                  },
                  [&](StopRequested&) {
                    if (std::exchange(stopping_, true)) return;
-                   stop_by_ = SystemClock::get().now() + kStopDeadline;
+                   stop_by_ = context_.clock.now() + kStopDeadline;
                    draining_ = true;
                    work_->set_draining(true);
                    work_->end_all({ErrorCode::kUnavailable, "the worker stops"});

@@ -10,19 +10,23 @@ constexpr size_t kTakeBytes = 1 << 20;
 
 }  // namespace
 
-KvImport::KvImport(Engine& engine, transfer::Receiver& receiver, DecodeLegs& legs, FailLeg fail)
-    : engine_(engine), receiver_(receiver), legs_(legs), fail_(std::move(fail)) {}
+KvImport::KvImport(const WorkContext& context, transfer::Receiver& receiver, DecodeLegs& legs,
+                   FailLeg fail)
+    : engine_(context.engine),
+      clock_(context.clock),
+      receiver_(receiver),
+      legs_(legs),
+      fail_(std::move(fail)) {}
 
 bool KvImport::advance(Duration budget) {
-  const Clock& clock = SystemClock::get();
-  const TimePoint until = clock.now() + budget;
+  const TimePoint until = clock_.now() + budget;
   do {
     if (taken_.empty()) {
       const auto units = receiver_.take(kTakeBytes);
       taken_.assign(units.begin(), units.end());
     }
     if (!(taken_.empty() ? reserve_ahead() : import_one())) return false;
-  } while (clock.now() < until);
+  } while (clock_.now() < until);
   return true;
 }
 

@@ -16,7 +16,8 @@ class KvImport {
  public:
   using FailLeg = std::function<void(DecodeLeg&, const Status&)>;
 
-  KvImport(Engine& engine, transfer::Receiver& receiver, DecodeLegs& legs, FailLeg fail);
+  KvImport(const WorkContext& context, transfer::Receiver& receiver, DecodeLegs& legs,
+           FailLeg fail);
 
   // Works for about `budget`. True: more could be done at once.
   bool advance(Duration budget);
@@ -31,6 +32,7 @@ class KvImport {
   Status write(DecodeLeg& leg, const transfer::LandedUnit& unit);
 
   Engine& engine_;
+  const Clock& clock_;
   transfer::Receiver& receiver_;
   DecodeLegs& legs_;
   const FailLeg fail_;

@@ -28,13 +28,13 @@ Status LocalPrompt::start(DecodeLeg& leg) {
   const ModelInfo& model = context_.engine.model();
   const int prompt = leg.leg().prompt_count;
   leg.grid = chunk_grid(prompt, leg.tokens() - prompt, model.chunk_tokens, model.exact_batch_max);
-  leg.started_us = SystemClock::get().wall_us();
+  leg.started_us = context_.clock.wall_us();
   send_event(*leg.router, leg.leg().transfer, "prefill_start");
   return {};
 }
 
 Status LocalPrompt::run_chunk(DecodeLeg& leg) {
-  const Clock& clock = SystemClock::get();
+  const Clock& clock = context_.clock;
   context_.abort_switch.begin(leg.leg().transfer, leg.router.get(), leg.deadline);
   if (!context_.inbox.empty()) {
     context_.abort_switch.end();
@@ -101,7 +101,7 @@ Status LocalPrompt::finish(DecodeLeg& leg) {
   done.transfer = leg.leg().transfer;
   done.computed_tokens = leg.tokens();
   done.started_us = leg.started_us;
-  done.ended_us = SystemClock::get().wall_us();
+  done.ended_us = context_.clock.wall_us();
   for (DecodeChoice& choice : leg.choices) {
     SampledToken first;
     if (!choice.done) {  // Else cancelled meanwhile: its place is kept, its token means nothing.

@@ -61,7 +61,7 @@ void PrefillWork::on_prefill(PrefillArrived message) {
   PrefillLeg& leg = legs_.emplace_back();
   leg.router = std::move(message.session);
   leg.command = std::move(message.command);
-  leg.deadline = leg_deadline(leg.leg(), SystemClock::get().now(),
+  leg.deadline = leg_deadline(leg.leg(), context_.clock.now(),
                               context_.config.router.request_deadline);
   send_event(*leg.router, leg.leg().transfer, "accepted");
 }
@@ -157,7 +157,7 @@ void PrefillWork::open_stream(PrefillLeg& leg) {
   request.decode_epoch = leg.command.decode_epoch;
   request.token = leg.command.token;
   request.tokens = static_cast<int>(leg.leg().tokens.size());
-  request.deadline = leg.deadline - SystemClock::get().now();
+  request.deadline = leg.deadline - context_.clock.now();
   transfer::OutgoingEvents events;
   // Events may come on any thread and after the leg is gone: they carry the id, never the leg.
   const auto post = [inbox = &context_.inbox, transfer = request.transfer](
@@ -175,7 +175,7 @@ void PrefillWork::open_stream(PrefillLeg& leg) {
 }
 
 bool PrefillWork::advance() {
-  check_ends(SystemClock::get().now());
+  check_ends(context_.clock.now());
   activate_queued();
   if (const auto leg = choose(); leg != legs_.end()) run_chunk(leg);
   if (sender_) sender_->progress();
@@ -193,7 +193,7 @@ PrefillWork::Legs::iterator PrefillWork::choose() {
 }
 
 void PrefillWork::run_chunk(Legs::iterator leg) {
-  const Clock& clock = SystemClock::get();
+  const Clock& clock = context_.clock;
   const TransferId transfer = leg->leg().transfer;
   if (leg->state == State::kReady) {
     leg->state = State::kComputing;
@@ -251,7 +251,7 @@ void PrefillWork::finish_prompt(Legs::iterator leg) {
   done.computed_tokens = static_cast<int>(leg->leg().tokens.size());
   done.kv_bytes = leg->stream ? static_cast<int64_t>(leg->stream->bytes_sent()) : 0;
   done.started_us = leg->started_us;
-  done.ended_us = SystemClock::get().wall_us();
+  done.ended_us = context_.clock.wall_us();
   static_cast<void>(leg->router->send(link::FrameKind::kPrefillDone, done.encode()));
   if (!leg->stream) return release(leg);
   leg->state = State::kTail;

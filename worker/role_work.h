@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "common/clock.h"
 #include "common/config.h"
 #include "engine/engine.h"
 #include "link/messages.h"
@@ -23,6 +24,7 @@ struct WorkContext {
   Inbox& inbox;
   AbortSwitch& abort_switch;
   LoadReport& report;
+  const Clock& clock;
 };
 
 class RoleWork {

@@ -79,7 +79,8 @@ Status WorkerImpl::prepare() {
     receiver_ = std::move(*receiver);
   }
   report_ = std::make_unique<LoadReport>(io_, config_, name_, sender_.get(), receiver_.get());
-  const WorkContext context{config_, name_, role_, *engine_, inbox_, abort_switch_, *report_};
+  const WorkContext context{config_, name_, role_, *engine_, inbox_, abort_switch_, *report_,
+                            SystemClock::get()};
   loop_ = std::make_unique<EngineLoop>(context, role_ == Role::kPrefill
                                                     ? make_prefill_work(context, sender_.get())
                                                     : make_decode_work(context, receiver_.get()));
