@@ -63,13 +63,13 @@ Result<ServerProcess> launch(const Options& options, const Target& target, const
     return Status(ErrorCode::kFailedPrecondition,
                   fmt::format("something already answers at {}: stop it first", target.url));
   }
-  const auto log_file =
-      std::filesystem::temp_directory_path() / fmt::format("tandem-bench-{:016x}.log", random_u64());
+  const auto log_file = std::filesystem::temp_directory_path() /
+                        fmt::format("tandem-bench-{:016x}.log", random_u64());
   fmt::print(stderr, "starting {} (log: {})\n", target.label, log_file.string());
   auto process = ServerProcess::start(command_of(target), log_file);
   if (!process.ok()) return process.status();
-  TANDEM_RETURN_IF_ERROR(
-      wait_until_healthy(url, options.startup_s, [&] { return process->running(); }));
+  TANDEM_RETURN_IF_ERROR(wait_until_healthy(url, options.startup_s,
+                                            [&](auto limit) { return process->running(limit); }));
   return process;
 }
 
@@ -124,8 +124,7 @@ Result<std::vector<Target>> parse_targets(const Options& options) {
     if (!target.ok()) return target.status();
     if (target->kind == Target::Kind::kCommand) {
       if (commands >= options.wait_urls.size()) {
-        return Status(ErrorCode::kInvalidArgument,
-                      fmt::format("'{}' needs a --wait-url", text));
+        return Status(ErrorCode::kInvalidArgument, fmt::format("'{}' needs a --wait-url", text));
       }
       target->url = options.wait_urls[commands++];
     }

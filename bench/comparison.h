@@ -1,5 +1,5 @@
-// Runs the load on each target: a server that is there, one that `tandem up` starts, or one that a command
-// starts. Targets are started and stopped one after the other.
+// Runs the load on each target: a server that is there, one that `tandem up` starts, or one that a
+// command starts. Targets are started and stopped one after the other.
 #pragma once
 
 #include <string>
@@ -19,7 +19,8 @@ struct Target {
   std::string url;   // Where it answers
 };
 
-// The targets of --compare, or the one of --url. Reads the configurations, to know where they listen.
+// The targets of --compare, or the one of --url. Reads the configurations, to know where they
+// listen.
 Result<std::vector<Target>> parse_targets(const Options& options);
 
 // Warm-up and run. Fails when the target cannot be started or does not answer.

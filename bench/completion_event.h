@@ -11,13 +11,13 @@ namespace tandem::bench {
 enum class Endpoint { kCompletions, kChat };
 
 struct CompletionEvent {
-  bool done = false;       // "[DONE]"
-  bool content = false;    // Carries output: text, or an empty text that is neither role nor finish
-  bool finished = false;   // Carries a finish_reason
-  std::string_view text;   // Valid until the next parse()
+  bool done = false;      // "[DONE]"
+  bool content = false;   // Carries output: text, or an empty text that is neither role nor finish
+  bool finished = false;  // Carries a finish_reason
+  std::string_view text;  // Valid until the next parse()
   std::optional<int> prompt_tokens;
   std::optional<int> completion_tokens;
-  std::string error;       // Message of an error frame, or of a frame that is not what it should be
+  std::string error;  // Message of an error frame, or of a frame that is not what it should be
 };
 
 // One per thread: keeps the JSON parser's memory between frames.
@@ -32,8 +32,8 @@ class CompletionEventParser {
   std::unique_ptr<Impl> impl_;
 };
 
-// The reason in a JSON error body ({"error":{"message":...}} or {"error":"..."} or {"message":...}), else
-// the body's first characters.
+// The reason in a JSON error body ({"error":{"message":...}} or {"error":"..."} or
+// {"message":...}), else the body's first characters.
 std::string error_message_of(std::string_view body);
 
 }  // namespace tandem::bench

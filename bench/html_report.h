@@ -1,4 +1,5 @@
-// One HTML file with everything inside: tables and SVG plots, no scripts, nothing loaded from elsewhere.
+// One HTML file with everything inside: tables and SVG plots, no scripts, nothing loaded from
+// elsewhere.
 #pragma once
 
 #include <string>

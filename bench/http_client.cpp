@@ -78,7 +78,9 @@ Result<Url> parse_url(const std::string& text) {
     return Status(ErrorCode::kInvalidArgument, fmt::format("{}: {}", text, why));
   };
   if (text.starts_with("https://"))
-    return bad("https is not spoken here: point at the server's plain port, or put a local proxy before it");
+    return bad(
+        "https is not spoken here: point at the server's plain port, or put a local proxy before "
+        "it");
   std::string_view rest = text;
   if (rest.starts_with("http://")) rest.remove_prefix(7);
   Url url;
@@ -89,7 +91,8 @@ Result<Url> parse_url(const std::string& text) {
   if (url.path.ends_with("/v1")) url.path.resize(url.path.size() - 3);
   const size_t bracket = rest.starts_with('[') ? rest.find(']') : std::string_view::npos;
   const size_t colon = rest.find(':', bracket == std::string_view::npos ? 0 : bracket);
-  url.host = bracket == std::string_view::npos ? rest.substr(0, colon) : rest.substr(1, bracket - 1);
+  url.host =
+      bracket == std::string_view::npos ? rest.substr(0, colon) : rest.substr(1, bracket - 1);
   url.port = colon == std::string_view::npos ? "80" : std::string(rest.substr(colon + 1));
   if (url.host.empty()) return bad("no host");
   if (url.port.empty() || url.port.size() > 5 ||

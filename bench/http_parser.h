@@ -27,8 +27,17 @@ class HttpResponseParser {
   static constexpr size_t kHeaderBytesMax = 256u << 10;
 
  private:
-  enum class State { kStatusLine, kHeader, kChunkSize, kChunkData, kChunkEnd, kTrailer, kCounted,
-                     kUntilClose, kDone };
+  enum class State {
+    kStatusLine,
+    kHeader,
+    kChunkSize,
+    kChunkData,
+    kChunkEnd,
+    kTrailer,
+    kCounted,
+    kUntilClose,
+    kDone
+  };
 
   Status end_line();
   Status parse_status_line();

@@ -1,4 +1,5 @@
-// Ctrl-C and SIGTERM: a flag that long-running loops look at. A second signal ends the process at once.
+// Ctrl-C and SIGTERM: a flag that long-running loops look at. A second signal ends the process at
+// once.
 #pragma once
 
 namespace tandem::bench {

@@ -66,8 +66,10 @@ void add_header(ordered_json& out, const Options& options, const RunResult& run)
   out["model_id"] = run.model;
   out["load"] = run.load;
   out["num_prompts"] = run.requests.size();
-  if (options.request_rate > 0.0) out["request_rate"] = options.request_rate;
-  else out["request_rate"] = "inf";
+  if (options.request_rate > 0.0)
+    out["request_rate"] = options.request_rate;
+  else
+    out["request_rate"] = "inf";
   out["burstiness"] = options.burstiness;
   out["max_concurrency"] =
       options.concurrency > 0 ? ordered_json(options.concurrency) : ordered_json(nullptr);

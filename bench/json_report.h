@@ -1,4 +1,5 @@
-// Results as JSON with the keys of `vllm bench serve`, plus what a comparison and the mixed scenario add.
+// Results as JSON with the keys of `vllm bench serve`, plus what a comparison and the mixed
+// scenario add.
 #pragma once
 
 #include <string>

@@ -23,7 +23,8 @@ using boost::system::error_code;
 constexpr auto kTick = std::chrono::milliseconds(100);
 constexpr int kConcurrencyDefault = 8;
 constexpr double kMixedDurationDefaultS = 60.0;
-// A server that refuses so many connections in a row is gone; hammering it would only fill the records.
+// A server that refuses so many connections in a row is gone; hammering it would only fill the
+// records.
 constexpr int kRefusedMax = 100;
 
 class LoadRun {
@@ -89,8 +90,8 @@ class LoadRun {
   // Calls `then` at this time of the run, unless sending has stopped.
   template <class Then>
   void at(asio::steady_timer& timer, double time_s, Then then) {
-    timer.expires_at(context_.started + std::chrono::duration_cast<Duration>(
-                                            std::chrono::duration<double>(time_s)));
+    timer.expires_at(context_.started +
+                     std::chrono::duration_cast<Duration>(std::chrono::duration<double>(time_s)));
     timer.async_wait([this, then](error_code error) {
       if (!error && !stopped_) then();
     });
@@ -135,7 +136,8 @@ class LoadRun {
     record.due_s = due_s;
     record.input_tokens = std::max(planned.prompt.tokens, server_.prompts.overhead() + 1);
     record.output_planned = planned.output_tokens;
-    const std::string body = body_.make(server_.prompts.make(planned.prompt), planned.output_tokens);
+    const std::string body =
+        body_.make(server_.prompts.make(planned.prompt), planned.output_tokens);
     auto request = std::make_shared<StreamRequest>(
         io_, context_, std::move(record),
         wire_text(server_.url, {"POST", body_.path(), body, headers_}),
@@ -223,15 +225,17 @@ class LoadRun {
   asio::io_context io_{1};
   asio::steady_timer tick_, arrival_, long_arrival_, stop_;
   std::unordered_set<std::shared_ptr<StreamRequest>> live_;
-  std::deque<PlannedRequest> queue_;  // Open loop with a cap: arrived, not sent. At most the workload.
-  bool stopped_ = false;              // Nothing new is sent
+  std::deque<PlannedRequest>
+      queue_;             // Open loop with a cap: arrived, not sent. At most the workload.
+  bool stopped_ = false;  // Nothing new is sent
   size_t failed_ = 0;
   int refused_in_row_ = 0;
 };
 
 }  // namespace
 
-Result<RunRecords> run_load(const Options& options, const Server& server, const std::string& label) {
+Result<RunRecords> run_load(const Options& options, const Server& server,
+                            const std::string& label) {
   auto workload = Workload::make(options);
   if (!workload.ok()) return workload.status();
   return LoadRun(options, server, std::move(*workload), label).run();

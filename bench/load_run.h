@@ -1,6 +1,6 @@
-// Sends a workload to one server and records what came back: closed loop, open loop, or the mixed scenario.
-// run() blocks the calling thread, which does all the work; it returns within --max-seconds plus moments,
-// and soon after an interrupt.
+// Sends a workload to one server and records what came back: closed loop, open loop, or the mixed
+// scenario. run() blocks the calling thread, which does all the work; it returns within
+// --max-seconds plus moments, and soon after an interrupt.
 #pragma once
 
 #include <string>
@@ -20,8 +20,8 @@ struct Server {
   PromptMaker prompts;
 };
 
-// Fails only when the server's name does not resolve or the trace cannot be read; everything else is a
-// failed request in the records.
+// Fails only when the server's name does not resolve or the trace cannot be read; everything else
+// is a failed request in the records.
 Result<RunRecords> run_load(const Options& options, const Server& server, const std::string& label);
 
 }  // namespace tandem::bench

@@ -16,8 +16,9 @@ namespace {
 using Setter = std::function<Status(Options&, const std::string&)>;
 
 struct Flag {
-  std::vector<std::string_view> names;  // The first is shown; the others are what other tools call it
-  std::string_view value;               // Empty: a switch
+  std::vector<std::string_view>
+      names;               // The first is shown; the others are what other tools call it
+  std::string_view value;  // Empty: a switch
   std::string_view help;
   Setter set;
 };
@@ -41,7 +42,7 @@ Result<Number> parse_number(std::string_view text, Number low, Number high) {
 }
 
 template <class Member, class Number>
-Setter number(Member Options::* member, Number low, Number high) {
+Setter number(Member Options::*member, Number low, Number high) {
   return [=](Options& options, const std::string& text) -> Status {
     auto value = parse_number<Number>(text, low, high);
     if (!value.ok()) return value.status();
@@ -51,7 +52,7 @@ Setter number(Member Options::* member, Number low, Number high) {
 }
 
 template <class Number>
-Setter mixed_number(Number MixedOptions::* member, Number low, Number high) {
+Setter mixed_number(Number MixedOptions::*member, Number low, Number high) {
   return [=](Options& options, const std::string& text) -> Status {
     auto value = parse_number<Number>(text, low, high);
     if (!value.ok()) return value.status();
@@ -60,21 +61,21 @@ Setter mixed_number(Number MixedOptions::* member, Number low, Number high) {
   };
 }
 
-Setter text(std::string Options::* member) {
+Setter text(std::string Options::*member) {
   return [=](Options& options, const std::string& value) -> Status {
     options.*member = value;
     return {};
   };
 }
 
-Setter list(std::vector<std::string> Options::* member) {
+Setter list(std::vector<std::string> Options::*member) {
   return [=](Options& options, const std::string& value) -> Status {
     (options.*member).push_back(value);
     return {};
   };
 }
 
-Setter turn(bool Options::* member, bool value) {
+Setter turn(bool Options::*member, bool value) {
   return [=](Options& options, const std::string&) -> Status {
     options.*member = value;
     return {};
@@ -82,7 +83,7 @@ Setter turn(bool Options::* member, bool value) {
 }
 
 template <class Enum>
-Setter choice(Enum Options::* member, std::vector<std::pair<std::string_view, Enum>> values) {
+Setter choice(Enum Options::*member, std::vector<std::pair<std::string_view, Enum>> values) {
   return [=](Options& options, const std::string& name) -> Status {
     for (const auto& [known, value] : values) {
       if (known != name) continue;
@@ -90,7 +91,8 @@ Setter choice(Enum Options::* member, std::vector<std::pair<std::string_view, En
       return {};
     }
     std::string names;
-    for (const auto& entry : values) names += (names.empty() ? "" : ", ") + std::string(entry.first);
+    for (const auto& entry : values)
+      names += (names.empty() ? "" : ", ") + std::string(entry.first);
     return bad(fmt::format("'{}' is unknown, allowed: {}", name, names));
   };
 }
@@ -109,7 +111,7 @@ Result<std::pair<Number, Number>> parse_range(const std::string& text, Number lo
   return std::pair(*first, *second);
 }
 
-Setter length_range(std::optional<LengthRange> Options::* member) {
+Setter length_range(std::optional<LengthRange> Options::*member) {
   return [=](Options& options, const std::string& text) -> Status {
     auto range = parse_range<int>(text, 1, kTokensMax);
     if (!range.ok()) return range.status();
@@ -138,10 +140,14 @@ Status set_goodput(Options& options, const std::string& text) {
   auto limit = parse_number<double>(text.substr(colon + 1), 0.0, 1e9);
   if (!limit.ok()) return limit.status();
   const std::string name = text.substr(0, colon);
-  if (name == "ttft") options.goodput.ttft_ms = *limit;
-  else if (name == "tpot") options.goodput.tpot_ms = *limit;
-  else if (name == "e2el") options.goodput.e2el_ms = *limit;
-  else return bad(fmt::format("'{}' is unknown, allowed: ttft, tpot, e2el", name));
+  if (name == "ttft")
+    options.goodput.ttft_ms = *limit;
+  else if (name == "tpot")
+    options.goodput.tpot_ms = *limit;
+  else if (name == "e2el")
+    options.goodput.e2el_ms = *limit;
+  else
+    return bad(fmt::format("'{}' is unknown, allowed: ttft, tpot, e2el", name));
   return {};
 }
 
@@ -167,9 +173,11 @@ FlagGroup server_flags() {
   return {"Server (any that speaks OpenAI's API)",
           {{{"--url", "--base-url"}, "URL", "default http://127.0.0.1:8080", text(&Options::url)},
            {{"--model"}, "NAME", "default: the first of /v1/models", text(&Options::model)},
-           {{"--endpoint"}, "KIND", "completions (default) or chat",
-            choice<Endpoint>(&Options::endpoint, {{"completions", Endpoint::kCompletions},
-                                                  {"chat", Endpoint::kChat}})},
+           {{"--endpoint"},
+            "KIND",
+            "completions (default) or chat",
+            choice<Endpoint>(&Options::endpoint,
+                             {{"completions", Endpoint::kCompletions}, {"chat", Endpoint::kChat}})},
            {{"--api-key"}, "KEY", "sent as a bearer token", text(&Options::api_key)},
            {{"--header"}, "'N: V'", "one more request header; repeatable", list(&Options::headers)},
            {{"--extra-body"}, "JSON", "fields added to every request's body", set_extra_body}}};
@@ -177,84 +185,130 @@ FlagGroup server_flags() {
 
 FlagGroup load_flags() {
   using Kind = ArrivalPlan::Kind;
-  return {
-      "Load",
-      {{{"--num-prompts", "--limit-requests"}, "N",
-        "requests to send; default 100, or no limit with --duration",
-        number<std::optional<int64_t>, int64_t>(&Options::num_prompts, 1, 100'000'000)},
-       {{"--duration"}, "S", "send for so many seconds, then wait for what runs",
-        number(&Options::duration_s, 0.001, 1e6)},
-       {{"--warmup"}, "N", "requests before the measured run", number(&Options::warmup, 0, 100'000)},
-       {{"--concurrency", "--max-concurrency"}, "N",
-        "closed loop: requests at once (default 8); open loop: at most so many at once",
-        number(&Options::concurrency, 1, 100'000)},
-       {{"--request-rate"}, "R", "open loop: requests per second, whatever the answers take", set_rate},
-       {{"--arrival"}, "KIND", "open loop: poisson (default), gamma or constant intervals",
-        choice<Kind>(&Options::arrival, {{"poisson", Kind::kPoisson}, {"gamma", Kind::kGamma},
-                                         {"constant", Kind::kConstant}})},
-       {{"--burstiness"}, "B", "gamma's shape: below 1 bursts, above 1 evens out",
-        number(&Options::burstiness, 1e-3, 1e6)},
-       {{"--ramp"}, "A-B", "open loop: rate that grows from A to B over the run", set_ramp},
-       {{"--seed"}, "N", "same seed, same lengths, prompts and arrivals; default 0",
-        number<uint64_t, uint64_t>(&Options::seed, 0, std::numeric_limits<uint64_t>::max())}}};
+  return {"Load",
+          {{{"--num-prompts", "--limit-requests"},
+            "N",
+            "requests to send; default 100, or no limit with --duration",
+            number<std::optional<int64_t>, int64_t>(&Options::num_prompts, 1, 100'000'000)},
+           {{"--duration"},
+            "S",
+            "send for so many seconds, then wait for what runs",
+            number(&Options::duration_s, 0.001, 1e6)},
+           {{"--warmup"},
+            "N",
+            "requests before the measured run",
+            number(&Options::warmup, 0, 100'000)},
+           {{"--concurrency", "--max-concurrency"},
+            "N",
+            "closed loop: requests at once (default 8); open loop: at most so many at once",
+            number(&Options::concurrency, 1, 100'000)},
+           {{"--request-rate"},
+            "R",
+            "open loop: requests per second, whatever the answers take",
+            set_rate},
+           {{"--arrival"},
+            "KIND",
+            "open loop: poisson (default), gamma or constant intervals",
+            choice<Kind>(&Options::arrival, {{"poisson", Kind::kPoisson},
+                                             {"gamma", Kind::kGamma},
+                                             {"constant", Kind::kConstant}})},
+           {{"--burstiness"},
+            "B",
+            "gamma's shape: below 1 bursts, above 1 evens out",
+            number(&Options::burstiness, 1e-3, 1e6)},
+           {{"--ramp"}, "A-B", "open loop: rate that grows from A to B over the run", set_ramp},
+           {{"--seed"},
+            "N",
+            "same seed, same lengths, prompts and arrivals; default 0",
+            number<uint64_t, uint64_t>(&Options::seed, 0, std::numeric_limits<uint64_t>::max())}}};
 }
 
 FlagGroup length_flags() {
-  return {
-      "Lengths in tokens",
-      {{{"--input-len", "--random-input-len"}, "N|A-B", "prompt length, fixed or uniform; default 256",
-        length_range(&Options::input_len)},
-       {{"--output-len", "--random-output-len"}, "N|A-B",
-        "output length (ignore_eos is sent); default 64", length_range(&Options::output_len)},
-       {{"--shared-prefix-len", "--random-prefix-len"}, "N",
-        "tokens that all prompts begin with, in front of --input-len",
-        number(&Options::shared_prefix_len, 0, kTokensMax)},
-       {{"--mode"}, "KIND",
-        "both (default); prefill: one output token each; decode: 4-token prompts, 256 outputs",
-        choice<Mode>(&Options::mode, {{"both", Mode::kBoth}, {"prefill", Mode::kPrefill},
-                                      {"decode", Mode::kDecode}})}}};
+  return {"Lengths in tokens",
+          {{{"--input-len", "--random-input-len"},
+            "N|A-B",
+            "prompt length, fixed or uniform; default 256",
+            length_range(&Options::input_len)},
+           {{"--output-len", "--random-output-len"},
+            "N|A-B",
+            "output length (ignore_eos is sent); default 64",
+            length_range(&Options::output_len)},
+           {{"--shared-prefix-len", "--random-prefix-len"},
+            "N",
+            "tokens that all prompts begin with, in front of --input-len",
+            number(&Options::shared_prefix_len, 0, kTokensMax)},
+           {{"--mode"},
+            "KIND",
+            "both (default); prefill: one output token each; decode: 4-token prompts, 256 outputs",
+            choice<Mode>(
+                &Options::mode,
+                {{"both", Mode::kBoth}, {"prefill", Mode::kPrefill}, {"decode", Mode::kDecode}})}}};
 }
 
 FlagGroup trace_flags() {
   return {"Traces (recorded arrivals and lengths)",
-          {{{"--trace"}, "FILE", "Mooncake .jsonl, or Azure, splitwise or BurstGPT .csv",
+          {{{"--trace"},
+            "FILE",
+            "Mooncake .jsonl, or Azure, splitwise or BurstGPT .csv",
             text(&Options::trace)},
-           {{"--speed"}, "F", "replay so many times faster; default 1",
+           {{"--speed"},
+            "F",
+            "replay so many times faster; default 1",
             number(&Options::speed, 1e-6, 1e6)},
-           {{"--limit"}, "N", "first N rows only",
+           {{"--limit"},
+            "N",
+            "first N rows only",
             number<int64_t, int64_t>(&Options::trace_limit, 1, 1'000'000'000)},
-           {{"--max-input"}, "N", "cut longer prompts to N tokens",
+           {{"--max-input"},
+            "N",
+            "cut longer prompts to N tokens",
             number(&Options::max_input, 1, kTokensMax)},
-           {{"--max-output"}, "N", "cut longer outputs to N tokens",
+           {{"--max-output"},
+            "N",
+            "cut longer outputs to N tokens",
             number(&Options::max_output, 1, kTokensMax)}}};
 }
 
 FlagGroup scenario_flags() {
-  return {
-      "Scenario",
-      {{{"--scenario"}, "NAME",
-        "mixed: steady streams (--input-len, --output-len) plus one long prompt now and then",
-        choice<Scenario>(&Options::scenario, {{"uniform", Scenario::kUniform},
-                                              {"mixed", Scenario::kMixed}})},
-       {{"--streams"}, "N", "steady streams; default 6",
-        mixed_number(&MixedOptions::streams, 1, 100'000)},
-       {{"--long-len"}, "N", "tokens of the long prompt; default 700",
-        mixed_number(&MixedOptions::long_tokens, 1, kTokensMax)},
-       {{"--long-every"}, "S", "seconds between long prompts; default 4, 0: none",
-        mixed_number(&MixedOptions::long_every_s, 0.0, 1e6)},
-       {{"--long-output"}, "N", "output tokens of a long prompt; default 32",
-        mixed_number(&MixedOptions::long_output, 1, kTokensMax)}}};
+  return {"Scenario",
+          {{{"--scenario"},
+            "NAME",
+            "mixed: steady streams (--input-len, --output-len) plus one long prompt now and then",
+            choice<Scenario>(&Options::scenario,
+                             {{"uniform", Scenario::kUniform}, {"mixed", Scenario::kMixed}})},
+           {{"--streams"},
+            "N",
+            "steady streams; default 6",
+            mixed_number(&MixedOptions::streams, 1, 100'000)},
+           {{"--long-len"},
+            "N",
+            "tokens of the long prompt; default 700",
+            mixed_number(&MixedOptions::long_tokens, 1, kTokensMax)},
+           {{"--long-every"},
+            "S",
+            "seconds between long prompts; default 4, 0: none",
+            mixed_number(&MixedOptions::long_every_s, 0.0, 1e6)},
+           {{"--long-output"},
+            "N",
+            "output tokens of a long prompt; default 32",
+            mixed_number(&MixedOptions::long_output, 1, kTokensMax)}}};
 }
 
 FlagGroup report_flags() {
   return {"Results",
-          {{{"--goodput"}, "L:MS ...", "count requests within limits, e.g. ttft:200 tpot:50 e2el:4000",
+          {{{"--goodput"},
+            "L:MS ...",
+            "count requests within limits, e.g. ttft:200 tpot:50 e2el:4000",
             set_goodput},
            {{"--metric-percentiles"}, "P,P", "default 90,99", set_percentiles},
-           {{"--json", "--result-filename"}, "FILE", "keys of `vllm bench serve`; - is standard output",
+           {{"--json", "--result-filename"},
+            "FILE",
+            "keys of `vllm bench serve`; - is standard output",
             text(&Options::json_file)},
            {{"--html"}, "FILE", "one self-contained report with plots", text(&Options::html_file)},
-           {{"--save-detailed"}, "", "arrays with every request in the JSON",
+           {{"--save-detailed"},
+            "",
+            "arrays with every request in the JSON",
             turn(&Options::save_detailed, true)},
            {{"--label"}, "TEXT", "name of the run in reports", text(&Options::label)},
            {{"--no-progress"}, "", "no progress bar or lines", turn(&Options::progress, false)}}};
@@ -262,29 +316,38 @@ FlagGroup report_flags() {
 
 FlagGroup compare_flags() {
   return {"Comparing (the same load on each in turn)",
-          {{{"--compare"}, "T ...",
+          {{{"--compare"},
+            "T ...",
             "each T: a configuration for `tandem up`, url=http://..., or cmd:SHELL COMMAND; "
             "NAME@T sets its name",
             list(&Options::compare)},
-           {{"--wait-url"}, "URL", "where the server of a cmd: target listens; one per cmd: target",
+           {{"--wait-url"},
+            "URL",
+            "where the server of a cmd: target listens; one per cmd: target",
             list(&Options::wait_urls)},
-           {{"--startup-seconds"}, "S", "a server must be healthy by then; default 120",
+           {{"--startup-seconds"},
+            "S",
+            "a server must be healthy by then; default 120",
             number(&Options::startup_s, 0.1, 1e5)}}};
 }
 
 FlagGroup bound_flags() {
   return {"Bounds",
-          {{{"--max-seconds"}, "S", "end the run by then; unfinished requests count as failed; default 3600",
+          {{{"--max-seconds"},
+            "S",
+            "end the run by then; unfinished requests count as failed; default 3600",
             number(&Options::max_seconds, 0.1, 1e7)},
-           {{"--request-timeout"}, "S", "of one request; default 600",
+           {{"--request-timeout"},
+            "S",
+            "of one request; default 600",
             number(&Options::request_timeout_s, 0.01, 1e7)},
            {{"--help", "-h"}, "", "this text", turn(&Options::help, true)}}};
 }
 
 const std::vector<FlagGroup>& flag_groups() {
-  static const std::vector<FlagGroup> groups{server_flags(),   load_flags(),   length_flags(),
-                                             trace_flags(),    scenario_flags(), report_flags(),
-                                             compare_flags(),  bound_flags()};
+  static const std::vector<FlagGroup> groups{server_flags(),  load_flags(),     length_flags(),
+                                             trace_flags(),   scenario_flags(), report_flags(),
+                                             compare_flags(), bound_flags()};
   return groups;
 }
 
@@ -307,7 +370,8 @@ Status check(const Options& options) {
     return bad("a trace brings its own lengths: use --max-input and --max-output");
   if (options.ramp_to > 0.0 && options.duration_s > 0.0 && !options.num_prompts)
     return bad("--ramp needs --num-prompts");
-  if (options.scenario == Scenario::kMixed && (rate || !options.trace.empty() || options.num_prompts))
+  if (options.scenario == Scenario::kMixed &&
+      (rate || !options.trace.empty() || options.num_prompts))
     return bad("--scenario mixed takes --streams and --duration, no rate, trace or --num-prompts");
   if (options.burstiness != 1.0 && options.arrival != ArrivalPlan::Kind::kGamma)
     return bad("--burstiness needs --arrival gamma");
@@ -318,8 +382,9 @@ Status check(const Options& options) {
 
 LengthRange Options::input_range() const {
   if (input_len) return *input_len;
-  return mode == Mode::kDecode ? LengthRange{4, 4}
-         : scenario == Scenario::kMixed ? LengthRange{32, 32} : LengthRange{256, 256};
+  return mode == Mode::kDecode          ? LengthRange{4, 4}
+         : scenario == Scenario::kMixed ? LengthRange{32, 32}
+                                        : LengthRange{256, 256};
 }
 
 LengthRange Options::output_range() const {
@@ -334,7 +399,8 @@ Result<Options> parse_options(const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     std::string name = arguments[i];
     std::optional<std::string> value;
-    if (const size_t equals = name.find('='); name.starts_with("--") && equals != std::string::npos) {
+    if (const size_t equals = name.find('=');
+        name.starts_with("--") && equals != std::string::npos) {
       value = name.substr(equals + 1);
       name.resize(equals);
     }
@@ -363,12 +429,14 @@ std::string help_text() {
   for (const FlagGroup& group : flag_groups()) {
     out += fmt::format("\n{}\n", group.title);
     for (const Flag& flag : group.flags)
-      out += fmt::format("  {:<30} {}\n", fmt::format("{} {}", flag.names[0], flag.value), flag.help);
+      out +=
+          fmt::format("  {:<30} {}\n", fmt::format("{} {}", flag.names[0], flag.value), flag.help);
   }
   out +=
       "\nExamples\n"
       "  tandem-bench --concurrency 16 --num-prompts 200 --input-len 512 --output-len 64-128\n"
-      "  tandem-bench --request-rate 4 --duration 60 --goodput ttft:500 tpot:60 --html report.html\n"
+      "  tandem-bench --request-rate 4 --duration 60 --goodput ttft:500 tpot:60 --html "
+      "report.html\n"
       "  tandem-bench --trace conversation_trace.jsonl --speed 2 --limit 500 --max-input 3000\n"
       "  tandem-bench --scenario mixed --duration 60 \\\n"
       "    --compare configs/local.yaml configs/coupled.yaml --html compare.html\n"

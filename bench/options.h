@@ -49,8 +49,8 @@ struct Options {
   std::optional<int64_t> num_prompts;  // Default: 100, or no limit when a duration is given
   double duration_s = 0.0;
   int warmup = 0;
-  int concurrency = 0;       // Closed loop: default 8. Open loop: a cap, 0 is none
-  double request_rate = 0.0; // Above 0: open loop
+  int concurrency = 0;        // Closed loop: default 8. Open loop: a cap, 0 is none
+  double request_rate = 0.0;  // Above 0: open loop
   ArrivalPlan::Kind arrival = ArrivalPlan::Kind::kPoisson;
   double burstiness = 1.0;
   double ramp_from = 0.0;
@@ -67,7 +67,7 @@ struct Options {
   std::string trace;
   double speed = 1.0;
   int64_t trace_limit = 0;
-  int max_input = 0;   // Longer prompts of a trace are cut to this; 0: never
+  int max_input = 0;  // Longer prompts of a trace are cut to this; 0: never
   int max_output = 0;
 
   Scenario scenario = Scenario::kUniform;
@@ -98,7 +98,8 @@ struct Options {
   LengthRange output_range() const;
 };
 
-// `arguments` without the program's name. A failure says which argument is wrong and what is allowed.
+// `arguments` without the program's name. A failure says which argument is wrong and what is
+// allowed.
 Result<Options> parse_options(const std::vector<std::string>& arguments);
 std::string help_text();
 

@@ -42,10 +42,9 @@ std::string Progress::line(const ProgressView& view, bool with_bar) const {
   const double rate =
       view.elapsed_s > 0.0 ? static_cast<double>(view.tokens) / view.elapsed_s : 0.0;
   return fmt::format("{}{} {}{} done  {} running  {} waiting  {} failed  {:.0f} tok/s  {:02}:{:02}",
-                     label_.empty() ? "" : label_ + "  ",
-                     with_bar ? bar(fraction_done(view)) : "", view.done,
-                     view.total > 0 ? fmt::format("/{}", view.total) : "", view.running, view.waiting,
-                     view.failed, rate, seconds / 60, seconds % 60);
+                     label_.empty() ? "" : label_ + "  ", with_bar ? bar(fraction_done(view)) : "",
+                     view.done, view.total > 0 ? fmt::format("/{}", view.total) : "", view.running,
+                     view.waiting, view.failed, rate, seconds / 60, seconds % 60);
 }
 
 void Progress::update(const ProgressView& view) {

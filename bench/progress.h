@@ -1,4 +1,5 @@
-// A progress bar on a terminal, a plain line every few seconds elsewhere. Standard error. One thread.
+// A progress bar on a terminal, a plain line every few seconds elsewhere. Standard error. One
+// thread.
 #pragma once
 
 #include <cstddef>

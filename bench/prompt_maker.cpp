@@ -11,24 +11,24 @@ namespace {
 
 // Frequent enough that nearly every vocabulary holds each of them whole, with a space in front.
 constexpr std::array<std::string_view, 160> kWords{
-    "the",    "of",     "and",    "to",      "in",     "is",      "that",   "for",    "it",
-    "as",     "was",    "with",   "be",      "by",     "on",      "not",    "he",     "his",
-    "but",    "at",     "are",    "this",    "have",   "from",    "or",     "had",    "an",
-    "they",   "which",  "one",    "you",     "were",   "all",     "her",    "she",    "there",
-    "would",  "their",  "we",     "him",     "been",   "has",     "when",   "who",    "will",
-    "no",     "more",   "if",     "out",     "so",     "up",      "said",   "what",   "its",
-    "about",  "than",   "into",   "them",    "can",    "only",    "other",  "time",   "new",
-    "some",   "could",  "these",  "two",     "may",    "first",   "then",   "do",     "any",
-    "like",   "my",     "now",    "over",    "such",   "our",     "man",    "me",     "even",
-    "most",   "made",   "after",  "also",    "did",    "many",    "before", "must",   "through",
-    "years",  "where",  "much",   "your",    "way",    "well",    "down",   "should", "because",
-    "each",   "just",   "those",  "people",  "how",    "too",     "little", "state",  "good",
-    "very",   "make",   "world",  "still",   "see",    "own",     "work",   "long",   "here",
-    "get",    "both",   "between", "life",   "being",  "under",   "three",  "never",  "know",
-    "same",   "last",   "another", "while",  "us",     "off",     "might",  "great",  "go",
-    "come",   "since",  "against", "right",  "came",   "take",    "used",   "himself", "few",
-    "house",  "use",    "place",  "during",  "high",   "without", "again",  "home",   "around",
-    "small",  "school", "part",   "once",    "city",   "water",   "night"};
+    "the",   "of",     "and",     "to",     "in",    "is",      "that",   "for",     "it",
+    "as",    "was",    "with",    "be",     "by",    "on",      "not",    "he",      "his",
+    "but",   "at",     "are",     "this",   "have",  "from",    "or",     "had",     "an",
+    "they",  "which",  "one",     "you",    "were",  "all",     "her",    "she",     "there",
+    "would", "their",  "we",      "him",    "been",  "has",     "when",   "who",     "will",
+    "no",    "more",   "if",      "out",    "so",    "up",      "said",   "what",    "its",
+    "about", "than",   "into",    "them",   "can",   "only",    "other",  "time",    "new",
+    "some",  "could",  "these",   "two",    "may",   "first",   "then",   "do",      "any",
+    "like",  "my",     "now",     "over",   "such",  "our",     "man",    "me",      "even",
+    "most",  "made",   "after",   "also",   "did",   "many",    "before", "must",    "through",
+    "years", "where",  "much",    "your",   "way",   "well",    "down",   "should",  "because",
+    "each",  "just",   "those",   "people", "how",   "too",     "little", "state",   "good",
+    "very",  "make",   "world",   "still",  "see",   "own",     "work",   "long",    "here",
+    "get",   "both",   "between", "life",   "being", "under",   "three",  "never",   "know",
+    "same",  "last",   "another", "while",  "us",    "off",     "might",  "great",   "go",
+    "come",  "since",  "against", "right",  "came",  "take",    "used",   "himself", "few",
+    "house", "use",    "place",   "during", "high",  "without", "again",  "home",    "around",
+    "small", "school", "part",    "once",   "city",  "water",   "night"};
 
 std::string join(std::span<const std::string_view> words) {
   std::string text;
@@ -39,7 +39,8 @@ std::string join(std::span<const std::string_view> words) {
   return text;
 }
 
-// Appends to `good` the words of one token: halves a list until each half fits exactly or is one misfit.
+// Appends to `good` the words of one token: halves a list until each half fits exactly or is one
+// misfit.
 Status keep_single(std::span<const std::string_view> words, int overhead,
                    const PromptMaker::CountTokens& count_tokens,
                    std::vector<std::string_view>& good) {
@@ -95,8 +96,10 @@ std::string PromptMaker::make(const PromptShape& shape) const {
   for (int position = std::max(first, 0); position < std::max(shape.tokens, 1); ++position) {
     const size_t block = static_cast<size_t>(position / kHashBlockTokens);
     uint64_t key = unique_key;
-    if (position < shape.shared_prefix) key = shared_key;
-    else if (block < shape.hash_ids.size()) key = counter_random(block_key, shape.hash_ids[block]);
+    if (position < shape.shared_prefix)
+      key = shared_key;
+    else if (block < shape.hash_ids.size())
+      key = counter_random(block_key, shape.hash_ids[block]);
     const uint64_t draw = counter_random(key, static_cast<uint64_t>(position));
     if (!text.empty()) text += ' ';
     text += words_[draw % words_.size()];

@@ -1,5 +1,5 @@
-// Prompts of an exact number of tokens, made of words that the server's own tokenizer turns into one token
-// each. One owner; make() may be called from any thread.
+// Prompts of an exact number of tokens, made of words that the server's own tokenizer turns into
+// one token each. One owner; make() may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace tandem::bench {
 
 // What a prompt shares with others and how long it is.
 struct PromptShape {
-  int tokens = 0;            // In all, the shared part included
-  int shared_prefix = 0;     // This many first tokens are the same in every prompt of one seed
-  uint64_t unique = 0;       // Decides the words that are shared with nobody
+  int tokens = 0;         // In all, the shared part included
+  int shared_prefix = 0;  // This many first tokens are the same in every prompt of one seed
+  uint64_t unique = 0;    // Decides the words that are shared with nobody
   std::vector<uint64_t> hash_ids;  // Mooncake: block b of 512 tokens is decided by hash_ids[b]
 };
 
@@ -26,8 +26,8 @@ class PromptMaker {
 
   // Takes every word for one token, and no specials.
   explicit PromptMaker(uint64_t seed);
-  // Keeps the words that are one token each, and learns how many tokens the server adds. Fails when the
-  // tokenizer cannot be asked, or fits no word.
+  // Keeps the words that are one token each, and learns how many tokens the server adds. Fails when
+  // the tokenizer cannot be asked, or fits no word.
   static Result<PromptMaker> calibrate(uint64_t seed, const CountTokens& count_tokens);
 
   // Other words for the same lengths.

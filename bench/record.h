@@ -11,7 +11,8 @@ namespace tandem::bench {
 struct RequestRecord {
   size_t index = 0;
   Group group = Group::kMain;
-  double due_s = 0.0;    // When it should have been sent; start_s - due_s is time in the client's own queue
+  double due_s =
+      0.0;  // When it should have been sent; start_s - due_s is time in the client's own queue
   double start_s = 0.0;  // Just before connecting
   // When each content chunk was read. The first is TTFT's end, the last is E2EL's.
   std::vector<double> token_times_s;
@@ -34,9 +35,9 @@ struct RequestRecord {
 
 struct RunRecords {
   std::vector<RequestRecord> requests;
-  double duration_s = 0.0;     // From the first send to the last answer
-  double gaps_until_s = 0.0;   // Mixed scenario: later gaps are not measured, since the load fades
-  std::string stopped_because; // Empty when the run ended as planned
+  double duration_s = 0.0;      // From the first send to the last answer
+  double gaps_until_s = 0.0;    // Mixed scenario: later gaps are not measured, since the load fades
+  std::string stopped_because;  // Empty when the run ended as planned
 };
 
 }  // namespace tandem::bench

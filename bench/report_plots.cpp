@@ -107,8 +107,9 @@ Plot ttft_plot(const Runs& runs) {
     series.color = run_color(i);
     for (const auto& point : series.points) tallest = std::max(tallest, point.second);
     plot.series.push_back(std::move(series));
-    plot.markers.push_back({runs[i].ttft_ms.median(), run_color(i),
-                            named(runs, i, fmt::format("median {:.0f} ms", runs[i].ttft_ms.median()))});
+    plot.markers.push_back(
+        {runs[i].ttft_ms.median(), run_color(i),
+         named(runs, i, fmt::format("median {:.0f} ms", runs[i].ttft_ms.median()))});
   }
   plot.y = axis_from_zero(tallest, "requests");
   return plot;
@@ -137,15 +138,16 @@ Plot gap_plot(const Runs& runs) {
     size_t previous = sorted.size();
     for (int step = 0; step <= kTailPoints; ++step) {
       const double share = std::pow(1.0 / count, static_cast<double>(step) / kTailPoints);
-      const size_t rank = sorted.size() - std::clamp<size_t>(static_cast<size_t>(share * count + 0.5),
-                                                             1, sorted.size());
+      const size_t rank =
+          sorted.size() -
+          std::clamp<size_t>(static_cast<size_t>(share * count + 0.5), 1, sorted.size());
       if (rank == previous) continue;
       previous = rank;
       series.points.emplace_back(sorted[rank], static_cast<double>(sorted.size() - rank) / count);
     }
     plot.series.push_back(std::move(series));
-    plot.markers.push_back({sorted.back(), run_color(i),
-                            named(runs, i, fmt::format("max {:.0f} ms", sorted.back()))});
+    plot.markers.push_back(
+        {sorted.back(), run_color(i), named(runs, i, fmt::format("max {:.0f} ms", sorted.back()))});
   }
   return plot;
 }
@@ -165,7 +167,8 @@ Plot stall_plot(const Runs& runs) {
     }
     plot.series.push_back(std::move(series));
   }
-  plot.y = log_axis(std::isfinite(low) ? low * 0.8 : 1.0, high * 1.2, "longest gap (ms), logarithmic");
+  plot.y =
+      log_axis(std::isfinite(low) ? low * 0.8 : 1.0, high * 1.2, "longest gap (ms), logarithmic");
   return plot;
 }
 
@@ -199,7 +202,8 @@ Plot load_plot(const Runs& runs, size_t run) {
   PlotSeries waiting = running;
   waiting.color = "var(--waiting)";
   waiting.base = timeline.running;
-  for (size_t i = 0; i < waiting.points.size(); ++i) waiting.points[i].second += timeline.waiting[i];
+  for (size_t i = 0; i < waiting.points.size(); ++i)
+    waiting.points[i].second += timeline.waiting[i];
   plot.series.push_back(std::move(waiting));
   plot.series.push_back(std::move(running));
   return plot;

@@ -10,7 +10,8 @@ namespace tandem::bench {
 
 // How many requests waited how long for their first token.
 Plot ttft_plot(const std::vector<RunResult>& runs);
-// Which share of the gaps between tokens was longer than x. Both axes logarithmic: tails are the point.
+// Which share of the gaps between tokens was longer than x. Both axes logarithmic: tails are the
+// point.
 Plot gap_plot(const std::vector<RunResult>& runs);
 // The longest gap at each moment; steady streams only in the mixed scenario.
 Plot stall_plot(const std::vector<RunResult>& runs);

@@ -108,8 +108,10 @@ Interference measure_interference(const RunRecords& records) {
     if (!request.ok) continue;
     const bool main = request.group == Group::kMain;
     (main ? steady : disturbing).push_back(request.ttft_s() * kMs);
-    if (main) append_gaps(request, records.gaps_until_s, gaps);
-    else ++result.long_prompts;
+    if (main)
+      append_gaps(request, records.gaps_until_s, gaps);
+    else
+      ++result.long_prompts;
   }
   result.gaps_ms = Samples(std::move(gaps));
   result.steady_ttft_ms = Samples(std::move(steady));
@@ -130,7 +132,8 @@ std::string describe_arrivals(const Options& options) {
                        options.speed);
   }
   if (!options.open_loop())
-    return fmt::format("closed loop, {} at once", options.concurrency > 0 ? options.concurrency : 8);
+    return fmt::format("closed loop, {} at once",
+                       options.concurrency > 0 ? options.concurrency : 8);
   const std::string rate = options.ramp_to > 0.0
                                ? fmt::format("{:g} to {:g}", options.ramp_from, options.ramp_to)
                                : fmt::format("{:g}", options.request_rate);
@@ -162,7 +165,8 @@ std::string describe_load(const Options& options) {
   std::string text = describe_arrivals(options);
   if (options.trace.empty()) {
     text += fmt::format(", input {}", describe_range(options.input_range()));
-    if (options.shared_prefix_len > 0) text += fmt::format(" + {} shared", options.shared_prefix_len);
+    if (options.shared_prefix_len > 0)
+      text += fmt::format(" + {} shared", options.shared_prefix_len);
     text += fmt::format(", output {}", describe_range(options.output_range()));
   }
   if (options.mode != Mode::kBoth)

@@ -18,7 +18,7 @@ namespace tandem::bench {
 
 // The mixed scenario: what long prompts do to the gaps of steady streams.
 struct Interference {
-  Samples gaps_ms;         // Of the steady streams, within the measured time
+  Samples gaps_ms;  // Of the steady streams, within the measured time
   Samples steady_ttft_ms;
   Samples long_ttft_ms;
   size_t long_prompts = 0;
@@ -30,9 +30,9 @@ struct Interference {
 // Values at step_s, 2 step_s, ... after the start.
 struct Timeline {
   double step_s = 0.0;
-  std::vector<double> waiting;          // Sent, no token yet; mean over the step
-  std::vector<double> running;          // Between first and last token; mean over the step
-  std::vector<double> tokens_per_s;     // Content chunks read during the step
+  std::vector<double> waiting;       // Sent, no token yet; mean over the step
+  std::vector<double> running;       // Between first and last token; mean over the step
+  std::vector<double> tokens_per_s;  // Content chunks read during the step
 };
 
 struct RunResult {
@@ -53,7 +53,8 @@ struct RunResult {
   Samples ttft_ms, tpot_ms, itl_ms, e2el_ms, client_queue_ms;
   bool counted_by_server = true;  // Every request's tokens came from the server's usage
   size_t short_outputs = 0;       // Completed with fewer tokens than asked for
-  std::vector<std::pair<std::string, size_t>> failures;  // Reason and how often, most frequent first
+  std::vector<std::pair<std::string, size_t>>
+      failures;  // Reason and how often, most frequent first
   std::string stopped_because;
   std::optional<Interference> interference;
   Timeline timeline;

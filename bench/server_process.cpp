@@ -6,17 +6,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <fstream>
-#include <thread>
+#include <utility>
 
 namespace tandem::bench {
 namespace {
 
-constexpr auto kPoll = std::chrono::milliseconds(20);
+constexpr auto kSlice = std::chrono::milliseconds(50);
 constexpr auto kTerminateDeadline = std::chrono::seconds(15);
 constexpr auto kKillDeadline = std::chrono::seconds(5);
 constexpr size_t kTailBytes = 1500;
@@ -44,15 +45,46 @@ std::string tail_of(const std::string& file) {
   _exit(127);
 }
 
-// True once no process of the group is left.
-bool group_gone(pid_t group, std::chrono::steady_clock::duration limit) {
-  const auto deadline = std::chrono::steady_clock::now() + limit;
-  while (kill(-group, 0) == 0 || errno != ESRCH) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    waitpid(group, nullptr, WNOHANG);
-    std::this_thread::sleep_for(kPoll);  // Grandchildren cannot be waited for, only looked at.
+// Waits for the end of some child, at most until `deadline`. Requires: SIGCHLD is blocked.
+void wait_for_child(std::chrono::steady_clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      deadline - std::chrono::steady_clock::now());
+  if (left.count() <= 0) return;
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGCHLD);
+  // Bounded slices: another thread may have taken the signal.
+  const auto slice = std::min<std::chrono::nanoseconds>(left, kSlice);
+  const timespec limit{0, static_cast<long>(slice.count())};
+  sigtimedwait(&signals, nullptr, &limit);
+}
+
+// Holds SIGCHLD back while it lives, so that wait_for_child() sees it.
+class BlockedChildSignal {
+ public:
+  BlockedChildSignal() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGCHLD);
+    pthread_sigmask(SIG_BLOCK, &signals, &before_);
   }
-  return true;
+  ~BlockedChildSignal() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+// True once no process of the group is left. Orphans of the group became our children.
+bool group_gone(pid_t group, std::chrono::steady_clock::duration limit) {
+  const BlockedChildSignal blocked;
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (true) {
+    while (waitpid(-group, nullptr, WNOHANG) > 0) {
+    }
+    if (kill(-group, 0) != 0 && errno == ESRCH) return true;
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    wait_for_child(deadline);
+  }
 }
 
 }  // namespace
@@ -65,6 +97,7 @@ Result<ServerProcess> ServerProcess::start(const std::vector<std::string>& argum
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);  // So that stop() can wait for orphans of the group.
   const pid_t pid = fork();
   if (pid == 0) become(argv, output);
   close(output);
@@ -76,17 +109,26 @@ Result<ServerProcess> ServerProcess::start(const std::vector<std::string>& argum
 ServerProcess::ServerProcess(ServerProcess&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
       reaped_(other.reaped_),
+      exit_status_(other.exit_status_),
       log_file_(std::move(other.log_file_)) {}
 
-Status ServerProcess::running() {
-  int status = 0;
-  if (!reaped_ && waitpid(pid_, &status, WNOHANG) == 0) return {};
-  reaped_ = true;
-  const std::string how = WIFSIGNALED(status) ? fmt::format("signal {}", WTERMSIG(status))
-                                              : fmt::format("exit status {}", WEXITSTATUS(status));
-  return {ErrorCode::kUnavailable,
-          fmt::format("the server ended ({}); its last output ({}):\n{}", how, log_file_,
-                      tail_of(log_file_))};
+Status ServerProcess::running(std::chrono::milliseconds limit) {
+  const BlockedChildSignal blocked;
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (!reaped_) {
+    if (waitpid(pid_, &exit_status_, WNOHANG) != 0) {
+      reaped_ = true;
+    } else if (std::chrono::steady_clock::now() >= deadline) {
+      return {};
+    } else {
+      wait_for_child(deadline);
+    }
+  }
+  const std::string how = WIFSIGNALED(exit_status_)
+                              ? fmt::format("signal {}", WTERMSIG(exit_status_))
+                              : fmt::format("exit status {}", WEXITSTATUS(exit_status_));
+  return {ErrorCode::kUnavailable, fmt::format("the server ended ({}); its last output ({}):\n{}",
+                                               how, log_file_, tail_of(log_file_))};
 }
 
 void ServerProcess::stop() {

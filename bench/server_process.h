@@ -1,9 +1,10 @@
-// A server that a comparison starts: its own process group, its output in a file, stopped by SIGTERM and,
-// where that does not help, SIGKILL. Move-only; one thread. The destructor stops it.
+// A server that a comparison starts: its own process group, its output in a file, stopped by
+// SIGTERM and, where that does not help, SIGKILL. Move-only; one thread. The destructor stops it.
 #pragma once
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,9 @@ class ServerProcess {
   ServerProcess& operator=(ServerProcess&&) = delete;
   ~ServerProcess() { stop(); }
 
-  // Ok while it runs; else how it ended, with the last lines of its output.
-  Status running();
+  // Waits for its end, at most `limit`. Ok while it runs; else how it ended, with the last lines of
+  // its output.
+  Status running(std::chrono::milliseconds limit = std::chrono::milliseconds(0));
   // Waits until the whole group is gone, at most some 20 s. Idempotent.
   void stop();
 
@@ -30,6 +32,7 @@ class ServerProcess {
 
   pid_t pid_ = -1;
   bool reaped_ = false;
+  int exit_status_ = 0;  // As waitpid gave it, once reaped
   std::string log_file_;
 };
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "bench/interrupt.h"
 #include "common/clock.h"
@@ -23,16 +22,18 @@ Result<json> call_json(const Options& options, const Url& url, const std::string
                        const json& body) {
   HttpRequest request{body.is_null() ? "GET" : "POST", path, body.is_null() ? "" : body.dump(),
                       options.headers};
-  if (!options.api_key.empty()) request.headers.push_back("Authorization: Bearer " + options.api_key);
+  if (!options.api_key.empty())
+    request.headers.push_back("Authorization: Bearer " + options.api_key);
   auto reply = http_call(url, request, kCallDeadline);
   if (!reply.ok()) return reply.status();
   if (reply->status_code != 200) {
-    return Status(ErrorCode::kFailedPrecondition, fmt::format("{}: HTTP {}: {}", path,
-                                                              reply->status_code,
-                                                              error_message_of(reply->body)));
+    return Status(
+        ErrorCode::kFailedPrecondition,
+        fmt::format("{}: HTTP {}: {}", path, reply->status_code, error_message_of(reply->body)));
   }
   json parsed = json::parse(reply->body, nullptr, false);
-  if (!parsed.is_object()) return Status(ErrorCode::kDataLoss, path + ": the answer is not a JSON object");
+  if (!parsed.is_object())
+    return Status(ErrorCode::kDataLoss, path + ": the answer is not a JSON object");
   return parsed;
 }
 
@@ -66,7 +67,8 @@ Result<int> count_tokens(const Options& options, const Server& server, const std
   }
   auto reply = call_json(options, server.url, "/tokenize", body);
   if (reply.ok() && token_count(*reply) > 0) return token_count(*reply);
-  auto second = call_json(options, server.url, "/tokenize", {{"content", text}, {"add_special", true}});
+  auto second =
+      call_json(options, server.url, "/tokenize", {{"content", text}, {"add_special", true}});
   if (!second.ok()) return reply.ok() ? second.status() : reply.status();
   if (const int count = token_count(*second); count > 0) return count;
   return Status(ErrorCode::kFailedPrecondition, "/tokenize gives no count");
@@ -74,21 +76,19 @@ Result<int> count_tokens(const Options& options, const Server& server, const std
 
 }  // namespace
 
-Status wait_until_healthy(const Url& url, double seconds, const std::function<Status()>& still_there) {
+Status wait_until_healthy(const Url& url, double seconds, const Pause& pause) {
   const auto deadline = SystemClock::get().now() + std::chrono::duration_cast<Duration>(
                                                        std::chrono::duration<double>(seconds));
   std::string last = "no answer";
   while (SystemClock::get().now() < deadline) {
-    TANDEM_RETURN_IF_ERROR(still_there());
+    TANDEM_RETURN_IF_ERROR(pause(kHealthEvery));
     if (interrupted()) return {ErrorCode::kCancelled, "interrupted"};
     auto reply = http_call(url, {"GET", "/health", "", {}}, kHealthDeadline);
     if (reply.ok() && reply->status_code == 200) return {};
     last = reply.ok() ? fmt::format("HTTP {}", reply->status_code) : reply.status().message();
-    // Polling another process: there is nothing to be woken by.
-    std::this_thread::sleep_for(kHealthEvery);
   }
-  return {ErrorCode::kDeadlineExceeded,
-          fmt::format("http://{} is not healthy after {:.0f} s: {}", url.host_port(), seconds, last)};
+  return {ErrorCode::kDeadlineExceeded, fmt::format("http://{} is not healthy after {:.0f} s: {}",
+                                                    url.host_port(), seconds, last)};
 }
 
 Result<Server> set_up_server(const Options& options, const std::string& url) {
@@ -103,13 +103,15 @@ Result<Server> set_up_server(const Options& options, const std::string& url) {
   auto prompts = PromptMaker::calibrate(
       options.seed, [&](const std::string& text) { return count_tokens(options, server, text); });
   if (!prompts.ok()) {
-    fmt::print(stderr, "warning: prompt lengths are estimated ({}); the server's usage is reported\n",
+    fmt::print(stderr,
+               "warning: prompt lengths are estimated ({}); the server's usage is reported\n",
                prompts.status().message());
     return server;
   }
   if (!prompts->exact())
-    fmt::print(stderr, "warning: this tokenizer joins words, prompt lengths are approximate; "
-                       "the server's usage is reported\n");
+    fmt::print(stderr,
+               "warning: this tokenizer joins words, prompt lengths are approximate; "
+               "the server's usage is reported\n");
   server.prompts = std::move(*prompts);
   return server;
 }

@@ -5,9 +5,10 @@
 
 namespace tandem::bench {
 
-// Waits until the server is healthy, at most `seconds`. `still_there` is asked between attempts, so that a
-// server that died is not waited for.
-Status wait_until_healthy(const Url& url, double seconds, const std::function<Status()>& still_there);
+// Waits until the server is healthy, at most `seconds`. `pause` waits between attempts, at most for
+// the given time, and fails when the server is gone.
+using Pause = std::function<Status(std::chrono::milliseconds limit)>;
+Status wait_until_healthy(const Url& url, double seconds, const Pause& pause);
 
 // Asks for the model where none is named and calibrates prompts; warnings go to standard error.
 Result<Server> set_up_server(const Options& options, const std::string& url);

@@ -1,5 +1,5 @@
-// Statistics over samples, equal to numpy's: percentiles by linear interpolation, population deviation.
-// Values are immutable after construction and free to share between threads.
+// Statistics over samples, equal to numpy's: percentiles by linear interpolation, population
+// deviation. Values are immutable after construction and free to share between threads.
 #pragma once
 
 #include <cstddef>

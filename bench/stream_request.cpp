@@ -59,8 +59,8 @@ void StreamRequest::read() {
 
 void StreamRequest::on_bytes(size_t size) {
   const double now_s = context_.elapsed_s();
-  Status status = http_.feed({buffer_.data(), size},
-                             [&](std::string_view piece) { on_body(piece, now_s); });
+  Status status =
+      http_.feed({buffer_.data(), size}, [&](std::string_view piece) { on_body(piece, now_s); });
   if (!status.ok() || http_.done() || !frame_error_.empty()) return end(std::move(status));
   read();
 }
@@ -107,8 +107,8 @@ void StreamRequest::end(Status transport) {
   --(record.token_times_s.empty() ? context_.gauges.waiting : context_.gauges.running);
   record.error = failure(transport);
   record.ok = record.error.empty();
-  record.output_tokens = record.counted_by_server ? completion_tokens_
-                                                  : static_cast<int>(record.token_times_s.size());
+  record.output_tokens =
+      record.counted_by_server ? completion_tokens_ : static_cast<int>(record.token_times_s.size());
   error_code ignored;
   socket_.close(ignored);
   on_done_(*this, connected_);

@@ -1,6 +1,6 @@
-// One streamed completion over its own connection: connects, sends, reads events until the answer ends.
-// Everything happens on the io_context's one thread. The owner keeps the shared_ptr until `on_done` was
-// called, which happens exactly once, never from inside start().
+// One streamed completion over its own connection: connects, sends, reads events until the answer
+// ends. Everything happens on the io_context's one thread. The owner keeps the shared_ptr until
+// `on_done` was called, which happens exactly once, never from inside start().
 #pragma once
 
 #include <array>

@@ -18,7 +18,7 @@ std::vector<double> values_of(const Runs& runs, const Value& value) {
 }
 
 SummarySection latency_section(const Options& options, const Runs& runs, const std::string& title,
-                               Samples RunResult::* metric) {
+                               Samples RunResult::*metric) {
   SummarySection section{title, {}, true};
   const auto add = [&](const std::string& name, const std::function<double(const Samples&)>& of) {
     section.rows.push_back(
@@ -69,13 +69,16 @@ SummarySection request_section(const Runs& runs) {
   };
   using R = const RunResult&;
   SummarySection section{"Requests", {}, false};
-  section.rows.push_back(count("completed", "", [](R r) { return static_cast<double>(r.completed); }));
+  section.rows.push_back(
+      count("completed", "", [](R r) { return static_cast<double>(r.completed); }));
   section.rows.push_back(
       {"failed", "", values_of(runs, [](R r) { return static_cast<double>(r.failed); }), 0});
-  section.rows.push_back(count("input tokens", "", [](R r) { return static_cast<double>(r.input_tokens); }));
+  section.rows.push_back(
+      count("input tokens", "", [](R r) { return static_cast<double>(r.input_tokens); }));
   section.rows.push_back(
       count("output tokens", "", [](R r) { return static_cast<double>(r.output_tokens); }));
-  section.rows.push_back(count("peak at once", "", [](R r) { return static_cast<double>(r.peak_in_flight); }));
+  section.rows.push_back(
+      count("peak at once", "", [](R r) { return static_cast<double>(r.peak_in_flight); }));
   section.rows.push_back(
       {"duration", "s", values_of(runs, [](R r) { return r.duration_s; }), 1, false, true});
   return section;
@@ -117,8 +120,8 @@ std::string row_text(const SummaryRow& row) {
 // One run: a line per metric, a column per statistic.
 std::string latency_table(const Options& options, const RunResult& run) {
   constexpr int kWidth = 11;
-  std::string text = fmt::format("\n  {:<{}}{:>{}}{:>{}}", "Latency (ms)", kNameWidth, "mean", kWidth,
-                                 "median", kWidth);
+  std::string text = fmt::format("\n  {:<{}}{:>{}}{:>{}}", "Latency (ms)", kNameWidth, "mean",
+                                 kWidth, "median", kWidth);
   for (double percent : options.percentiles)
     text += fmt::format("{:>{}}", fmt::format("p{:g}", percent), kWidth);
   text += fmt::format("{:>{}}\n  ------------\n", "max", kWidth);
@@ -152,8 +155,10 @@ std::string notes_text(const Options& options, const RunResult& run) {
   if (run.completed > 0 && !run.counted_by_server)
     text += fmt::format("  {}no usage from the server: tokens are counted as chunks\n", prefix);
   if (run.short_outputs > 0)
-    text += fmt::format("  {}{} answers ended before their output length\n", prefix, run.short_outputs);
-  if (options.open_loop() && run.client_queue_ms.percentile(99.0) > 100.0 && options.concurrency == 0)
+    text +=
+        fmt::format("  {}{} answers ended before their output length\n", prefix, run.short_outputs);
+  if (options.open_loop() && run.client_queue_ms.percentile(99.0) > 100.0 &&
+      options.concurrency == 0)
     text += fmt::format("  {}this client sent late (p99 {:.0f} ms): it is short of CPU\n", prefix,
                         run.client_queue_ms.percentile(99.0));
   for (const auto& [reason, count] : run.failures)
@@ -187,8 +192,7 @@ std::string format_number(double value, int decimals) {
 
 std::string summary_table(const Options& options, const Runs& runs) {
   std::string text = fmt::format("\n  {}\n", runs.front().load);
-  if (runs.size() == 1)
-    text += fmt::format("  {} at {}\n", runs[0].model, runs[0].url);
+  if (runs.size() == 1) text += fmt::format("  {} at {}\n", runs[0].model, runs[0].url);
   if (runs.size() > 1) {
     text += fmt::format("  {:<{}}", "", kNameWidth);
     for (const RunResult& run : runs)

@@ -1,4 +1,5 @@
-// The figures that people look at first, as rows: the closing table and the HTML report show the same ones.
+// The figures that people look at first, as rows: the closing table and the HTML report show the
+// same ones.
 #pragma once
 
 #include <string>
@@ -15,7 +16,7 @@ struct SummaryRow {
   std::vector<double> values;  // One per run
   int decimals = 0;
   bool higher_is_better = false;
-  bool neutral = false;        // A count that is neither good nor bad
+  bool neutral = false;  // A count that is neither good nor bad
 };
 
 struct SummarySection {

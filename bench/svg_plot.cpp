@@ -8,7 +8,7 @@
 namespace tandem::bench {
 namespace {
 
-constexpr double kLeft = 54.0, kRight = 14.0, kTop = 18.0, kBottom = 42.0;
+constexpr double kLeft = 54.0, kRight = 14.0, kTop = 26.0, kBottom = 42.0;
 
 struct Frame {
   const Plot& plot;
@@ -20,10 +20,9 @@ struct Frame {
     return plot.height - kBottom - share(plot.y, value) * (plot.height - kTop - kBottom);
   }
   static double share(const PlotAxis& axis, double value) {
-    const double part = axis.logarithmic
-                            ? std::log(std::max(value, axis.low) / axis.low) /
-                                  std::log(axis.high / axis.low)
-                            : (value - axis.low) / (axis.high - axis.low);
+    const double part = axis.logarithmic ? std::log(std::max(value, axis.low) / axis.low) /
+                                               std::log(axis.high / axis.low)
+                                         : (value - axis.low) / (axis.high - axis.low);
     return std::clamp(part, 0.0, 1.0);
   }
 };
@@ -69,21 +68,23 @@ std::string axes(const Frame& frame) {
   std::string out;
   for (double tick : ticks_of(plot.y)) {
     const double y = frame.y(tick);
-    out += fmt::format("<line class=\"grid\" x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\"/>"
-                       "<text class=\"tick\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>",
-                       kLeft, y, right, y, kLeft - 7.0, y + 3.5, tick_label(tick));
+    out += fmt::format(
+        "<line class=\"grid\" x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\"/>"
+        "<text class=\"tick\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>",
+        kLeft, y, right, y, kLeft - 7.0, y + 3.5, tick_label(tick));
   }
   for (double tick : ticks_of(plot.x)) {
-    out += fmt::format("<line class=\"mark\" x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\"/>"
-                       "<text class=\"tick\" x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>",
-                       frame.x(tick), bottom, bottom + 4.0, bottom + 17.0, tick_label(tick));
+    out += fmt::format(
+        "<line class=\"mark\" x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\"/>"
+        "<text class=\"tick\" x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>",
+        frame.x(tick), bottom, bottom + 4.0, bottom + 17.0, tick_label(tick));
   }
-  out += fmt::format("<line class=\"base\" x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\"/>", kLeft, bottom,
-                     right, bottom);
+  out += fmt::format("<line class=\"base\" x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\"/>", kLeft,
+                     bottom, right, bottom);
   out += fmt::format("<text class=\"axis\" x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
                      (kLeft + right) / 2.0, plot.height - 6.0, escape_html(plot.x.title));
-  out += fmt::format("<text class=\"axis\" x=\"{}\" y=\"{}\" text-anchor=\"start\">{}</text>", 4.0, 10.0,
-                     escape_html(plot.y.title));
+  out += fmt::format("<text class=\"axis\" x=\"{}\" y=\"{}\" text-anchor=\"start\">{}</text>", 4.0,
+                     10.0, escape_html(plot.y.title));
   return out;
 }
 
@@ -101,20 +102,22 @@ std::string series_path(const Frame& frame, const PlotSeries& series) {
     }
     out += fmt::format("<path d=\"{}Z\" fill=\"{}\" fill-opacity=\".22\"/>", area, series.color);
   }
-  return out + fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" "
-                           "stroke-linejoin=\"round\"/>",
-                           line, series.color, series.line_width);
+  return out + fmt::format(
+                   "<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" "
+                   "stroke-linejoin=\"round\"/>",
+                   line, series.color, series.line_width);
 }
 
 std::string marker_path(const Frame& frame, const PlotMarker& marker, size_t row) {
   const double x = frame.x(marker.x);
   const bool left_half = x < frame.plot.width * 0.7;
-  return fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\" stroke=\"{3}\" "
-                     "stroke-dasharray=\"3 3\"/><text class=\"note\" x=\"{4:.1f}\" y=\"{5:.1f}\" "
-                     "text-anchor=\"{6}\" fill=\"{3}\">{7}</text>",
-                     x, kTop, frame.plot.height - kBottom, marker.color,
-                     left_half ? x + 5.0 : x - 5.0, kTop + 10.0 + 13.0 * static_cast<double>(row),
-                     left_half ? "start" : "end", escape_html(marker.label));
+  return fmt::format(
+      "<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\" stroke=\"{3}\" "
+      "stroke-dasharray=\"3 3\"/><text class=\"note\" x=\"{4:.1f}\" y=\"{5:.1f}\" "
+      "text-anchor=\"{6}\" fill=\"{3}\">{7}</text>",
+      x, kTop, frame.plot.height - kBottom, marker.color, left_half ? x + 5.0 : x - 5.0,
+      kTop + 9.0 + 13.0 * static_cast<double>(row), left_half ? "start" : "end",
+      escape_html(marker.label));
 }
 
 }  // namespace
@@ -123,8 +126,8 @@ std::string run_color(size_t run) { return fmt::format("var(--run{})", run % kRu
 
 std::string render(const Plot& plot) {
   const Frame frame{plot};
-  std::string out = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">", plot.width,
-                                plot.height, escape_html(plot.description));
+  std::string out = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">",
+                                plot.width, plot.height, escape_html(plot.description));
   out += axes(frame);
   for (const PlotSeries& series : plot.series) out += series_path(frame, series);
   for (size_t i = 0; i < plot.markers.size(); ++i) out += marker_path(frame, plot.markers[i], i);
@@ -152,11 +155,20 @@ std::string escape_html(const std::string& text) {
   std::string out;
   for (char c : text) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += c;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
     }
   }
   return out;

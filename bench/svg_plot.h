@@ -1,4 +1,5 @@
-// Small plots as inline SVG, drawn with the colours of the page around them (CSS variables --run0 to
+// Small plots as inline SVG, drawn with the colours of the page around them (CSS variables --run0
+// to
 // --run5, --waiting, --grid, --ink-soft). Pure functions.
 #pragma once
 
@@ -20,8 +21,8 @@ struct PlotAxis {
 
 struct PlotSeries {
   std::vector<std::pair<double, double>> points;
-  std::string color;   // A CSS colour, such as var(--run0)
-  bool filled = false; // Down to the axis, or to `base` where it is given
+  std::string color;    // A CSS colour, such as var(--run0)
+  bool filled = false;  // Down to the axis, or to `base` where it is given
   std::vector<double> base;
   double line_width = 1.8;
 };

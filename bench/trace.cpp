@@ -46,10 +46,9 @@ std::optional<double> parse_date(std::string_view text) {
   const size_t seconds_end = std::min(text.find_first_not_of("0123456789.", 17), text.size());
   const auto second = part(17, seconds_end - 17);
   if (!year || !month || !day || !hour || !minute || !second) return {};
-  const std::chrono::year_month_day date{
-      std::chrono::year(static_cast<int>(*year)),
-      std::chrono::month(static_cast<unsigned>(*month)),
-      std::chrono::day(static_cast<unsigned>(*day))};
+  const std::chrono::year_month_day date{std::chrono::year(static_cast<int>(*year)),
+                                         std::chrono::month(static_cast<unsigned>(*month)),
+                                         std::chrono::day(static_cast<unsigned>(*day))};
   if (!date.ok()) return {};
   const auto days = std::chrono::sys_days(date).time_since_epoch().count();
   return static_cast<double>(days) * 86400.0 + *hour * 3600.0 + *minute * 60.0 + *second;
@@ -98,15 +97,16 @@ class RowCollector {
     }
     for (const auto& [what, value] : {std::pair("input", raw.input), {"output", raw.output}}) {
       if (value < 1.0 || value > kTokensMax || value != std::floor(value)) {
-        return bad_line(name_, line, fmt::format("{} length {} is not a whole number of 1 to {}",
-                                                 what, value, static_cast<int>(kTokensMax)));
+        return bad_line(name_, line,
+                        fmt::format("{} length {} is not a whole number of 1 to {}", what, value,
+                                    static_cast<int>(kTokensMax)));
       }
     }
     if (rows_.empty()) first_s_ = raw.at_s;
     last_s_ = raw.at_s;
     last_line_ = line;
-    rows_.push_back({raw.at_s - first_s_, static_cast<int>(raw.input),
-                     static_cast<int>(raw.output), std::move(raw.hash_ids)});
+    rows_.push_back({raw.at_s - first_s_, static_cast<int>(raw.input), static_cast<int>(raw.output),
+                     std::move(raw.hash_ids)});
     return {};
   }
 
@@ -185,8 +185,9 @@ Result<RawRow> parse_csv_row(std::string_view line, const CsvColumns& columns) {
   const auto input = parse_number(cells[columns.input]);
   const auto output = parse_number(cells[columns.output]);
   if (!input || !output) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("'{}' is not a number", cells[!input ? columns.input : columns.output]));
+    return Status(
+        ErrorCode::kInvalidArgument,
+        fmt::format("'{}' is not a number", cells[!input ? columns.input : columns.output]));
   }
   return RawRow{*time, *input, *output, {}};
 }

@@ -29,8 +29,10 @@ Result<Workload> Workload::make(const Options& options) {
       workload.total_ = std::min(workload.total_, static_cast<size_t>(*options.num_prompts));
     return workload;
   }
-  if (options.num_prompts) workload.total_ = static_cast<size_t>(*options.num_prompts);
-  else if (options.duration_s == 0.0) workload.total_ = 100;
+  if (options.num_prompts)
+    workload.total_ = static_cast<size_t>(*options.num_prompts);
+  else if (options.duration_s == 0.0)
+    workload.total_ = 100;
   if (!options.open_loop()) return workload;
   if (workload.total_ == 0)
     workload.total_ = static_cast<size_t>(std::ceil(options.request_rate * options.duration_s));
@@ -66,10 +68,12 @@ PlannedRequest Workload::from_lengths(size_t index) const {
   request.index = index;
   request.at_s = arrivals_.empty() ? 0.0 : arrivals_[index];
   request.prompt.shared_prefix = options_.shared_prefix_len;
-  request.prompt.tokens = options_.shared_prefix_len +
-                          draw_length(options_.input_range(), counter_random(options_.seed, 4), index);
+  request.prompt.tokens =
+      options_.shared_prefix_len +
+      draw_length(options_.input_range(), counter_random(options_.seed, 4), index);
   request.prompt.unique = index;
-  request.output_tokens = draw_length(options_.output_range(), counter_random(options_.seed, 5), index);
+  request.output_tokens =
+      draw_length(options_.output_range(), counter_random(options_.seed, 5), index);
   return request;
 }
 
@@ -80,7 +84,8 @@ PlannedRequest Workload::from_trace(size_t index) {
   request.at_s = row.at_s / options_.speed;
   request.prompt.tokens = row.input_tokens;
   request.output_tokens = row.output_tokens;
-  if (options_.max_input > 0) request.prompt.tokens = std::min(row.input_tokens, options_.max_input);
+  if (options_.max_input > 0)
+    request.prompt.tokens = std::min(row.input_tokens, options_.max_input);
   if (options_.max_output > 0)
     request.output_tokens = std::min(row.output_tokens, options_.max_output);
   if (request.prompt.tokens < row.input_tokens || request.output_tokens < row.output_tokens)

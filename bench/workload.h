@@ -1,4 +1,5 @@
-// The requests of a run, in the order in which they are sent: from lengths, or from a trace. One owner.
+// The requests of a run, in the order in which they are sent: from lengths, or from a trace. One
+// owner.
 #pragma once
 
 #include <cstddef>
