@@ -143,7 +143,7 @@ void DecodeWork::on_transfer(TransferChanged message) {
     case TransferChanged::Kind::kDone:
       return;  // Outgoing transfers only.
     case TransferChanged::Kind::kFailed:
-      if (leg->transfer_open) fail(*leg, message.status);
+      if (leg->transfer_open) fail(*leg, transfer_failure(message.status));
       return;
   }
 }

@@ -53,9 +53,13 @@ void send_failed(link::Session& router, const link::Leg& leg, std::string_view w
   failed.transfer = leg.transfer;
   failed.code = reason.code();
   failed.message = reason.message();
-  failed.retryable =
-      reason.code() != ErrorCode::kInvalidArgument && reason.code() != ErrorCode::kCancelled;
+  failed.retryable = reason.code() != ErrorCode::kInvalidArgument;
   static_cast<void>(router.send(link::FrameKind::kLegFailed, failed.encode()));
+}
+
+Status transfer_failure(const Status& reason) {
+  if (reason.code() != ErrorCode::kInvalidArgument) return reason;
+  return {ErrorCode::kInternal, "transfer: " + reason.message()};
 }
 
 FinishReason finish_of(const SampledToken& sampled, int emitted, int max_tokens, int position,

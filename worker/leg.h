@@ -20,9 +20,12 @@ TimePoint leg_deadline(const link::Leg& leg, TimePoint now, Duration otherwise);
 
 // Each sends one frame. A router that is gone does not hear it; its legs end by RouterGone.
 void send_event(link::Session& router, TransferId transfer, std::string_view name);
-// Might another worker, or a later attempt, succeed? Follows from the code.
+// Only kInvalidArgument says that no other worker and no later attempt can succeed.
 void send_failed(link::Session& router, const link::Leg& leg, std::string_view worker,
                  const Status& reason);
+
+// Why a transfer failed, as a leg's failure: what its two ends hold against each other is not the request's fault.
+Status transfer_failure(const Status& reason);
 
 // A token's finish reason once the limits of length are looked at too. `position`: where the token would go.
 FinishReason finish_of(const SampledToken& sampled, int emitted, int max_tokens, int position,

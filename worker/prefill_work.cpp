@@ -121,7 +121,7 @@ void PrefillWork::on_transfer(TransferChanged message) {
       leg->stream.reset();
       context_.report.count_transfer_failure(message.status.code());
       // After PrefillDone the decode worker speaks for the transfer, and when aborting nobody asks.
-      return fail(leg, message.status,
+      return fail(leg, transfer_failure(message.status),
                   leg->state != State::kTail && leg->state != State::kAborting);
   }
 }
