@@ -120,7 +120,8 @@ class Engine {
   virtual Result<std::unique_ptr<Sampler>> make_sampler(const SamplingParams& params,
                                                         std::span<const TokenId> history,
                                                         int prompt_count) = 0;
-  // Draws the token that follows the last one run on `sequence`. Requires: logits are there.
+  // Draws the token that follows the last one run on `sequence`, and adds it to the sampler's history. Logits are
+  // there until the next prefill(), decode() or reserve() of any sequence; kFailedPrecondition without.
   virtual Result<SampledToken> sample(SeqId sequence, Sampler& sampler) = 0;
 
   // Stops a prefill() that is running, within a chunk. Any thread. Cleared by clear_abort().

@@ -2,8 +2,9 @@
 
 #include <llama.h>
 
+#include <algorithm>
+#include <array>
 #include <mutex>
-#include <string>
 #include <string_view>
 
 #include "common/log.h"
@@ -12,21 +13,31 @@ namespace tandem {
 
 namespace {
 
+// A line in the making. Trivial, because engines that live until the process exits still log from their
+// destructors, when this thread's other objects are gone.
+struct Line {
+  std::array<char, 1024> text;
+  size_t size;
+  ggml_log_level level;
+};
+
 // libllama writes lines in pieces; a piece without a newline waits for the rest.
 void forward_log(ggml_log_level level, const char* text, void*) {
-  thread_local std::string line;
-  thread_local ggml_log_level line_level = GGML_LOG_LEVEL_NONE;
-  if (level != GGML_LOG_LEVEL_CONT) line_level = level;
-  line += text;
-  if (!line.ends_with('\n')) return;
-  line.pop_back();
+  thread_local Line line{};
+  if (level != GGML_LOG_LEVEL_CONT) line.level = level;
+  std::string_view piece(text);
+  const bool whole = piece.ends_with('\n');
+  if (whole) piece.remove_suffix(1);
+  const size_t room = std::min(piece.size(), line.text.size() - line.size);
+  std::copy_n(piece.data(), room, line.text.data() + line.size);
+  line.size += room;
+  if (!whole) return;
   // Its errors are ours to judge: what fails because of one is reported as a Status.
-  if (line_level == GGML_LOG_LEVEL_ERROR) {
-    log_warn("event=llama_log message={}", tandem::quoted(line));
-  } else if (!line.empty()) {
-    log_debug("event=llama_log message={}", tandem::quoted(line));
+  const LogLevel as = line.level == GGML_LOG_LEVEL_ERROR ? LogLevel::kWarn : LogLevel::kDebug;
+  if (line.size > 0 && log_enabled(as)) {
+    log_at(as, "event=llama_log message={}", quoted(std::string_view(line.text.data(), line.size)));
   }
-  line.clear();
+  line.size = 0;
 }
 
 }  // namespace

@@ -147,7 +147,7 @@ class SimEngine final : public Engine {
                 config_.prefill_per_token2_us * (end * end - double{1} * first * first)));
     const TimePoint start = SystemClock::get().now();
     absorb(sequence);
-    sequence.has_logits = false;
+    forget_logits();
 
     Progress progress = sequence.progress;
     std::vector<uint64_t> chains;
@@ -192,6 +192,7 @@ class SimEngine final : public Engine {
       contexts += input.position + 1;
     }
     if (inputs.empty()) return {};
+    forget_logits();
     for (const DecodeInput& input : inputs) {
       SimSequence& sequence = at(input.sequence);
       absorb(sequence);
@@ -215,7 +216,7 @@ class SimEngine final : public Engine {
     SimSequence& sequence = at(id);
     TANDEM_RETURN_IF_ERROR(check_range(sequence, first, count));
     sequence.length = first + count;
-    sequence.has_logits = false;
+    forget_logits();
     return {};
   }
 
@@ -298,6 +299,11 @@ class SimEngine final : public Engine {
       return Status(ErrorCode::kInvalidArgument, "the bytes do not fit the rows");
     }
     return {};
+  }
+
+  // Logits last until the next run, as with an engine that has one buffer for them.
+  void forget_logits() {
+    for (SimSequence& sequence : sequences_) sequence.has_logits = false;
   }
 
   // Takes imported positions into the sequence's progress. A wrong row changes everything that follows.
