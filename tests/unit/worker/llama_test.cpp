@@ -19,7 +19,7 @@ Config llama_config(const std::string& transport) {
   config.model.name = "smol";
   config.model.context = 2048;
   config.prefill.slots = 2;
-  config.decode.slots = 4;
+  config.decode.slots = 6;
   config.coupled.slots = 4;
   config.transfer.transport = transport;
   return config;
