@@ -90,6 +90,8 @@ ordered_json run_json(const Options& options, const RunResult& run) {
   out["total_token_throughput"] = run.total_tokens_per_s;
   out["max_output_tokens_per_s"] = run.max_output_tokens_per_s;
   out["max_concurrent_requests"] = run.max_concurrent;
+  out["peak_in_flight"] = run.peak_in_flight;
+  out["peak_running"] = run.peak_running;
   add_metric(out, options, "ttft", run.ttft_ms);
   add_metric(out, options, "tpot", run.tpot_ms);
   add_metric(out, options, "itl", run.itl_ms);

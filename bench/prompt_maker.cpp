@@ -30,6 +30,8 @@ constexpr std::array<std::string_view, 160> kWords{
     "house", "use",    "place",   "during", "high",  "without", "again",  "home",    "around",
     "small", "school", "part",    "once",   "city",  "water",   "night"};
 
+constexpr size_t kWordsMin = 16;  // Fewer would make every prompt the same
+
 std::string join(std::span<const std::string_view> words) {
   std::string text;
   for (std::string_view word : words) {
@@ -67,12 +69,19 @@ Result<PromptMaker> PromptMaker::calibrate(uint64_t seed, const CountTokens& cou
   PromptMaker maker(seed);
   auto one = count_tokens(std::string(kWords[0]));
   if (!one.ok()) return one.status();
-  maker.overhead_ = *one - 1;
-  maker.words_.clear();
-  TANDEM_RETURN_IF_ERROR(keep_single(kWords, maker.overhead_, count_tokens, maker.words_));
-  if (maker.words_.size() < 16) {
-    return Status(ErrorCode::kFailedPrecondition,
-                  "the server's tokenizer turns hardly any common word into one token");
+  auto two = count_tokens(join(std::array{kWords[0], kWords[1]}));
+  if (!two.ok()) return two.status();
+  // A second word that costs one token for each of its characters and the space.
+  maker.characters_ = *two - *one == static_cast<int>(kWords[1].size()) + 1;
+  const auto first_size = static_cast<int>(kWords[0].size());
+  maker.overhead_ = *one - (maker.characters_ ? first_size : 1);
+  if (!maker.characters_) {
+    maker.words_.clear();
+    TANDEM_RETURN_IF_ERROR(keep_single(kWords, maker.overhead_, count_tokens, maker.words_));
+    if (maker.words_.size() < kWordsMin) {
+      return Status(ErrorCode::kFailedPrecondition,
+                    "the server's tokenizer turns hardly any common word into one token");
+    }
   }
   // Words that fit in one order may merge in another: the proof is a prompt as it will be sent.
   maker.exact_ = true;
@@ -85,24 +94,36 @@ Result<PromptMaker> PromptMaker::calibrate(uint64_t seed, const CountTokens& cou
   return maker;
 }
 
+// The stream that decides this position: what is shared must not depend on the request.
+uint64_t PromptMaker::key_of(const PromptShape& shape, int position) const {
+  const auto block = static_cast<size_t>(position / kHashBlockTokens);
+  if (position < shape.shared_prefix) return counter_random(seed_, 1);
+  if (block < shape.hash_ids.size())
+    return counter_random(counter_random(seed_, 3), shape.hash_ids[block]);
+  return counter_random(counter_random(seed_, 2), shape.unique);
+}
+
 std::string PromptMaker::make(const PromptShape& shape) const {
-  // Streams of the counter-based generator: what is shared must not depend on the request.
-  const uint64_t shared_key = counter_random(seed_, 1);
-  const uint64_t unique_key = counter_random(counter_random(seed_, 2), shape.unique);
-  const uint64_t block_key = counter_random(seed_, 3);
+  if (characters_) return letters(shape);
   std::string text;
   text.reserve(static_cast<size_t>(std::max(shape.tokens, 1)) * 6);
-  const int first = std::min(overhead_, shape.tokens - 1);  // At least one word
-  for (int position = std::max(first, 0); position < std::max(shape.tokens, 1); ++position) {
-    const size_t block = static_cast<size_t>(position / kHashBlockTokens);
-    uint64_t key = unique_key;
-    if (position < shape.shared_prefix)
-      key = shared_key;
-    else if (block < shape.hash_ids.size())
-      key = counter_random(block_key, shape.hash_ids[block]);
-    const uint64_t draw = counter_random(key, static_cast<uint64_t>(position));
+  const int last = std::max(shape.tokens, 1);
+  for (int position = std::clamp(overhead_, 0, last - 1); position < last; ++position) {
+    const uint64_t draw = counter_random(key_of(shape, position), static_cast<uint64_t>(position));
     if (!text.empty()) text += ' ';
     text += words_[draw % words_.size()];
+  }
+  return text;
+}
+
+// Words of five letters; the last character is never a space.
+std::string PromptMaker::letters(const PromptShape& shape) const {
+  std::string text;
+  const int last = std::max(shape.tokens, 1);
+  for (int position = std::clamp(overhead_, 0, last - 1); position < last; ++position) {
+    const uint64_t draw = counter_random(key_of(shape, position), static_cast<uint64_t>(position));
+    const bool space = position % 6 == 5 && position + 1 < last && !text.empty();
+    text += space ? ' ' : static_cast<char>('a' + draw % 26);
   }
   return text;
 }

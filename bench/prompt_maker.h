@@ -41,10 +41,14 @@ class PromptMaker {
   static constexpr int kHashBlockTokens = 512;
 
  private:
+  std::string letters(const PromptShape& shape) const;
+  uint64_t key_of(const PromptShape& shape, int position) const;
+
   uint64_t seed_;
   std::vector<std::string_view> words_;
   int overhead_ = 0;
   bool exact_ = false;
+  bool characters_ = false;  // One token per character
 };
 
 }  // namespace tandem::bench

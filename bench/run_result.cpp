@@ -46,11 +46,12 @@ void count_peaks(RunResult& result) {
   result.max_concurrent = *std::max_element(concurrent.begin(), concurrent.end());
 }
 
-int peak_in_flight(const std::vector<RequestRecord>& requests) {
+// The most requests at one time, each from its send or from its first token to its last.
+int peak_at_once(const std::vector<RequestRecord>& requests, bool from_first_token) {
   std::vector<std::pair<double, int>> changes;
   for (const RequestRecord& request : requests) {
     if (request.token_times_s.empty()) continue;
-    changes.emplace_back(request.start_s, 1);
+    changes.emplace_back(from_first_token ? request.token_times_s.front() : request.start_s, 1);
     changes.emplace_back(request.token_times_s.back(), -1);
   }
   std::sort(changes.begin(), changes.end());  // At one time, ends come first.
@@ -217,7 +218,8 @@ RunResult evaluate(const Options& options, RunRecords records) {
   result.failures = count_failures(records.requests);
   result.timeline = make_timeline(records.requests, result.duration_s);
   result.requests = std::move(records.requests);
-  result.peak_in_flight = peak_in_flight(result.requests);
+  result.peak_in_flight = peak_at_once(result.requests, false);
+  result.peak_running = peak_at_once(result.requests, true);
   count_peaks(result);
   return result;
 }

@@ -49,6 +49,7 @@ struct RunResult {
   double total_tokens_per_s = 0.0;
   double max_output_tokens_per_s = 0.0;  // Within one second
   int max_concurrent = 0;                // Seen within one second, as vLLM counts it
+  int peak_running = 0;                  // Between first and last token at the same time
   int peak_in_flight = 0;                // Really at the same time
   Samples ttft_ms, tpot_ms, itl_ms, e2el_ms, client_queue_ms;
   bool counted_by_server = true;  // Every request's tokens came from the server's usage

@@ -61,9 +61,23 @@ TEST_CASE("a tokenizer that joins words is noticed") {
   CHECK_FALSE(maker->exact());
 }
 
-TEST_CASE("a tokenizer that knows no word, or cannot be asked, is a failure") {
+TEST_CASE("a tokenizer of characters gets exactly as many characters") {
+  const auto count = [](const std::string& text) -> Result<int> {
+    return static_cast<int>(text.size()) + 1;
+  };
+  const auto maker = PromptMaker::calibrate(5, count);
+  REQUIRE(maker.ok());
+  CHECK(maker->exact());
+  CHECK(maker->overhead() == 1);
+  for (int tokens : {2, 3, 7, 8, 131072}) CHECK(*count(maker->make({tokens, 0, 1, {}})) == tokens);
+  const std::string a = maker->make({100, 60, 1, {}}), b = maker->make({100, 60, 2, {}});
+  CHECK(a.substr(0, 59) == b.substr(0, 59));
+  CHECK(a != b);
+}
+
+TEST_CASE("a tokenizer that fits nothing, or cannot be asked, is a failure") {
   CHECK_FALSE(PromptMaker::calibrate(5, [](const std::string& text) -> Result<int> {
-                return static_cast<int>(text.size());
+                return static_cast<int>(text.size() / 2);
               }).ok());
   CHECK_FALSE(PromptMaker::calibrate(5, [](const std::string&) -> Result<int> {
                 return Status(ErrorCode::kUnavailable, "no");
