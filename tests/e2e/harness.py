@@ -245,7 +245,7 @@ class Cluster:
         deadline = time.monotonic() + seconds
         for thread in running.threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        hanging = sum(t.is_alive() for t in running.thread)
+        hanging = sum(t.is_alive() for t in running.threads)
         assert not hanging, f"{hanging} clients hang after {seconds} s"
         return running.answers
 
