@@ -1,8 +1,9 @@
-// DeliveryQueue: callbacks that became due while a transport's lock was held, run afterwards in order.
+// DeliveryQueue: callbacks that became due while a transport's lock was held, run afterwards in
+// order.
 //
-// A transport collects here what happened (a message, an ended notification) and calls deliver() once its lock is
-// free. Any thread; one thread at a time runs callbacks, another's deliver() leaves its own to that thread, so
-// order is kept and a callback may call back into the transport.
+// A transport collects here what happened (a message, an ended notification) and calls deliver()
+// once its lock is free. Any thread; one thread at a time runs callbacks, another's deliver()
+// leaves its own to that thread, so order is kept and a callback may call back into the transport.
 #pragma once
 
 #include <deque>

@@ -24,8 +24,10 @@ Result<std::unique_ptr<Transport>> make_tested(std::string_view name, const Conf
   if (!source) return source;
   const auto report = self_test(**transport, **source);
   if (!report) return report.status();
-  log_info("event=transport_ready transport={} put_gb_per_s={:.2f} memcpy_gb_per_s={:.2f} detail={}",
-           name, report->put_gb_per_s, report->copy_gb_per_s, tandem::quoted((*transport)->description()));
+  log_info(
+      "event=transport_ready transport={} put_gb_per_s={:.2f} memcpy_gb_per_s={:.2f} detail={}",
+      name, report->put_gb_per_s, report->copy_gb_per_s,
+      tandem::quoted((*transport)->description()));
   if (report->put_gb_per_s < kSlowShare * report->copy_gb_per_s) {
     log_warn("event=transport_slow transport={} put_gb_per_s={:.2f} expected_gb_per_s={:.2f}", name,
              report->put_gb_per_s, kSlowShare * report->copy_gb_per_s);

@@ -62,7 +62,7 @@ Status check_memory_room(size_t bytes) {
 }
 
 Status check_shm_room(size_t bytes) {
-  struct statvfs room{};
+  struct statvfs room {};
   if (::statvfs("/dev/shm", &room) != 0) {
     return Status(ErrorCode::kResourceExhausted, "/dev/shm is not there");
   }
@@ -75,7 +75,8 @@ void prefault(std::span<std::byte> memory) {
   const auto begin = reinterpret_cast<uintptr_t>(memory.data()) & ~(page - 1);
   const auto end = reinterpret_cast<uintptr_t>(memory.data()) + memory.size();
   if (::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE) == 0) return;
-  // Kernels before 5.14. Adding nothing atomically faults the page in without racing with a peer's write.
+  // Kernels before 5.14. Adding nothing atomically faults the page in without racing with a peer's
+  // write.
   for (size_t offset = 0; offset < memory.size(); offset += page) {
     std::atomic_ref(reinterpret_cast<uint8_t&>(memory[offset])).fetch_or(0);
   }

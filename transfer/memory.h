@@ -12,7 +12,8 @@ namespace tandem::transfer {
 
 // kResourceExhausted when `bytes` more would not fit what is free or what the process may have.
 Status check_memory_room(size_t bytes);
-// kResourceExhausted when /dev/shm has no room for `bytes`: touching such pages would be a bus error.
+// kResourceExhausted when /dev/shm has no room for `bytes`: touching such pages would be a bus
+// error.
 Status check_shm_room(size_t bytes);
 
 // Makes every page of a mapping present and writable without changing a byte.

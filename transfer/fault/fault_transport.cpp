@@ -80,15 +80,16 @@ class DelayLine {
   std::mutex join_mutex_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool stopping_ = false;                                             // Guarded by mutex_
-  TimePoint due_{};                                                   // Guarded by mutex_
+  bool stopping_ = false;                                            // Guarded by mutex_
+  TimePoint due_{};                                                  // Guarded by mutex_
   std::deque<std::pair<TimePoint, std::function<void()>>> waiting_;  // Guarded by mutex_
   std::thread thread_{[this] { run(); }};
 };
 
 using Done = std::function<void(const Status&)>;
 
-// `done`, to be run once whatever happens: when it is dropped unrun, it reports the cancellation later.
+// `done`, to be run once whatever happens: when it is dropped unrun, it reports the cancellation
+// later.
 class Promise {
  public:
   Promise(DeliveryQueue& deliveries, Done done) : deliveries_(deliveries), done_(std::move(done)) {}
@@ -149,8 +150,8 @@ class FaultChannel final : public Channel {
     }
     if (!delays_) return inner_->notify(std::move(message), promise->take());
     delays_->add([this, promise, text = std::move(message)]() mutable {
-      const Status status =
-          inner_->notify(std::move(text), [promise](const Status& result) { promise->settle(result); });
+      const Status status = inner_->notify(
+          std::move(text), [promise](const Status& result) { promise->settle(result); });
       if (!status.ok()) promise->settle(status);
     });
     return {};
@@ -190,7 +191,9 @@ class FaultTransport final : public Transport {
   std::string_view name() const override { return name_; }
   Capabilities capabilities() const override { return inner_->capabilities(); }
   std::string address() const override { return inner_->address(); }
-  Result<std::unique_ptr<Segment>> allocate(size_t bytes) override { return inner_->allocate(bytes); }
+  Result<std::unique_ptr<Segment>> allocate(size_t bytes) override {
+    return inner_->allocate(bytes);
+  }
   Result<std::unique_ptr<Segment>> share(std::span<std::byte> memory) override {
     return inner_->share(memory);
   }
@@ -244,7 +247,8 @@ Result<FaultSpec> FaultSpec::parse(std::string_view text) {
                        : key == "exit_at"      ? read(value, spec.exit_at)
                                                : false;
     if (!known || spec.delay_ms > 60000) {
-      return Status(ErrorCode::kInvalidArgument, fmt::format("transfer.fault: bad item '{}'", item));
+      return Status(ErrorCode::kInvalidArgument,
+                    fmt::format("transfer.fault: bad item '{}'", item));
     }
   }
   return spec;

@@ -158,8 +158,7 @@ class LocalTransport final : public Transport {
   Result<std::unique_ptr<Segment>> allocate(size_t bytes) override {
     auto memory = MappedMemory::allocate(bytes);
     if (!memory) return memory.status();
-    return std::unique_ptr<Segment>(
-        std::make_unique<LocalSegment>(inbox_, *std::move(memory)));
+    return std::unique_ptr<Segment>(std::make_unique<LocalSegment>(inbox_, *std::move(memory)));
   }
   Result<std::unique_ptr<Segment>> share(std::span<std::byte>) override {
     return Status(ErrorCode::kFailedPrecondition, "local writes cannot be stopped");

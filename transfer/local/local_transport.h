@@ -1,4 +1,5 @@
-// The transport within one process: a put is a memcpy, a message goes straight into the peer's queue.
+// The transport within one process: a put is a memcpy, a message goes straight into the peer's
+// queue.
 #pragma once
 
 #include <memory>

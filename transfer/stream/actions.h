@@ -1,5 +1,5 @@
-// Actions: what must happen after a lock is released (events of users, frames, transports), in order.
-// A value of one scope: declared before the lock, so that it runs after the unlock.
+// Actions: what must happen after a lock is released (events of users, frames, transports), in
+// order. A value of one scope: declared before the lock, so that it runs after the unlock.
 #pragma once
 
 #include <functional>

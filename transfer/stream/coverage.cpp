@@ -14,7 +14,8 @@ Coverage::Coverage(const KvLayout& layout, int tokens)
     : layout_(layout), tokens_(tokens), landed_(layout.layers.size()) {
   for (size_t layer = 0; layer < layout.layers.size(); ++layer) {
     for (const KvPart part : {KvPart::kKey, KvPart::kValue}) {
-      bytes_expected_ += uint64_t(rows_expected(int(layer), part)) * layout.layers[layer].row_bytes(part);
+      bytes_expected_ +=
+          uint64_t(rows_expected(int(layer), part)) * layout.layers[layer].row_bytes(part);
     }
   }
 }

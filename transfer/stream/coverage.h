@@ -1,5 +1,6 @@
-// Coverage: which rows of one transfer have landed. Refuses rows that nobody expects and rows that came before, so
-// that "everything is there" means every row of every layer exactly once. A pure value; one thread at a time.
+// Coverage: which rows of one transfer have landed. Refuses rows that nobody expects and rows that
+// came before, so that "everything is there" means every row of every layer exactly once. A pure
+// value; one thread at a time.
 #pragma once
 
 #include <array>
@@ -12,7 +13,8 @@
 
 namespace tandem::transfer {
 
-// The first row of `layer` that a receiver of `tokens` tokens needs: windowed layers need the last ones only.
+// The first row of `layer` that a receiver of `tokens` tokens needs: windowed layers need the last
+// ones only.
 int first_row_needed(const KvLayout::Layer& layer, int tokens);
 
 class Coverage {
@@ -20,8 +22,8 @@ class Coverage {
   // `layout` must outlive this.
   Coverage(const KvLayout& layout, int tokens);
 
-  // Adds the rows of a unit. kInvalidArgument for what no honest sender sends: an unknown layer, rows outside those
-  // needed, a length that is not that of the rows, rows that are there already.
+  // Adds the rows of a unit. kInvalidArgument for what no honest sender sends: an unknown layer,
+  // rows outside those needed, a length that is not that of the rows, rows that are there already.
   Status add(const Unit& unit);
 
   bool complete() const { return bytes_ == bytes_expected_; }

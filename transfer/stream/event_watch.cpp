@@ -12,8 +12,12 @@ constexpr int kRoundsPerTurn = 16;  // Then other work of the thread gets its tu
 }  // namespace
 
 // The descriptor stays the transport's: what is closed here is a duplicate.
-EventWatch::EventWatch(boost::asio::io_context& io, Transport& transport)
-    : io_(io), transport_(transport), descriptor_(io, ::dup(transport.event_fd())) {}
+EventWatch::EventWatch(boost::asio::io_context& io, Transport& transport, const BusyPolling& polled)
+    : io_(io),
+      transport_(transport),
+      polled_(polled),
+      descriptor_(io, ::dup(transport.event_fd())),
+      timer_(io) {}
 
 void EventWatch::start() {
   boost::asio::post(io_, [self = shared_from_this()] { self->turn(); });
@@ -23,9 +27,17 @@ void EventWatch::stop() {
   stopped_ = true;
   boost::system::error_code ignored;
   descriptor_.close(ignored);
+  timer_.cancel();
 }
 
 void EventWatch::turn() {
+  if (!stopped_ && polled_.now()) {
+    timer_.expires_after(std::chrono::milliseconds(BusyPolling::kLookAgainMs));
+    timer_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+      if (!error) self->turn();
+    });
+    return;
+  }
   for (int round = 0; round < kRoundsPerTurn && !stopped_; ++round) {
     if (transport_.progress()) continue;
     if (stopped_ || !transport_.arm()) continue;

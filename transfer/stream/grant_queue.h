@@ -1,5 +1,5 @@
-// GrantQueue: transfers that wait for landing space, first come first served, each until its deadline. A pure
-// value; one thread at a time.
+// GrantQueue: transfers that wait for landing space, first come first served, each until its
+// deadline. A pure value; one thread at a time.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,6 @@
 
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "transfer/stream.h"
@@ -37,18 +36,18 @@ struct Incoming {
   SegmentPool::Grant grant;
   std::shared_ptr<Channel> credit_channel;  // Null: credits go over the session
   std::optional<Coverage> coverage;
-  std::map<uint64_t, uint64_t> held;        // Landing memory in use: offset to end
-  std::map<uint64_t, std::pair<uint64_t, bool>> units;  // Sequence to (offset, consumed), not yet credited
-  uint64_t credited = 0;                    // Every unit below is consumed
+  std::map<uint64_t, uint64_t> held;  // Landing memory in use: offset to end
+  std::map<uint64_t, std::pair<uint64_t, bool>>
+      units;              // Sequence to (offset, consumed), not yet credited
+  uint64_t credited = 0;  // Every unit below is consumed
   uint64_t credit_sent = 0;
-  uint64_t freed_bytes = 0;                 // Since the last CREDIT
+  uint64_t freed_bytes = 0;  // Since the last CREDIT
   uint64_t consumed_bytes = 0;
-  int checking = 0;                         // Threads that read landed bytes
-  int taken = 0;                            // Units that the user holds
-  size_t ready = 0;                         // Units that the user may take
+  int taken = 0;     // Units that the user holds
+  size_t ready = 0;  // Units that the user may take
   Fate fate = Fate::kUndecided;
   bool sealed = false;
-  TimePoint moved{};                        // When something last arrived or was consumed
+  TimePoint moved{};  // When something last arrived or was consumed
   TimePoint sealed_at{};
   IncomingProgress progress;
 };

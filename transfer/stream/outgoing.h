@@ -1,5 +1,5 @@
-// Outgoing: one transfer as the sender keeps it, and the peers and paths it runs over. Guarded by the Sender's
-// mutex unless a comment says otherwise.
+// Outgoing: one transfer as the sender keeps it, and the peers and paths it runs over. Guarded by
+// the Sender's mutex unless a comment says otherwise.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,8 @@ namespace tandem::transfer {
 
 class SenderCore;
 
-// A channel to one peer over one transport, and the segments of it that were attached (their pages are warm).
+// A channel to one peer over one transport, and the segments of it that were attached (their pages
+// are warm).
 struct Path {
   Transport* transport = nullptr;
   std::shared_ptr<Channel> channel;
@@ -53,7 +54,7 @@ struct Outgoing {
     kOpening,     // OPEN is sent
     kAttaching,   // GRANTED; another thread makes the path
     kStreaming,
-    kAborting,    // Stops; not known to be quiet
+    kAborting,  // Stops; not known to be quiet
     kEnded,
   };
 
@@ -71,29 +72,30 @@ struct Outgoing {
   size_t unit_bytes_max = 0;
 
   std::deque<PendingUnit> pending;
-  std::vector<Unit> unannounced;   // Put, not yet in a LANDED
+  std::vector<Unit> unannounced;  // Put, not yet in a LANDED
   uint64_t unannounced_bytes = 0;
   bool announce_due = false;
-  bool pumping = false;            // A thread is putting
-  bool runnable = false;           // In the Sender's list
-  bool waits_for_room = false;     // The front of `pending` was counted as a stall
-  bool flushing = false;           // The abort's flush is out
-  bool unclean = false;            // A put may not have ended when its channel failed
-  int notifications = 0;           // Not yet reported
+  bool pumping = false;         // A thread is putting
+  bool runnable = false;        // In the Sender's list
+  bool waits_for_room = false;  // The front of `pending` was counted as a stall
+  bool flushing = false;        // The abort's flush is out
+  bool unclean = false;         // A put may not have ended when its channel failed
+  int notifications = 0;        // Not yet reported
   bool sealed = false;
   bool seal_sent = false;
-  bool done_received = false;      // Takes effect when nobody pumps
+  bool done_received = false;  // Takes effect when nobody pumps
   SealInfo seal;
-  std::vector<uint64_t> rows;      // Per layer keys then values, for the seal
+  std::vector<uint64_t> rows;  // Per layer keys then values, for the seal
   std::vector<uint64_t> bytes;
 
   TimePoint created{};
-  TimePoint moved{};               // When anything last happened
+  TimePoint moved{};  // When anything last happened
   TimePoint pulsed{};
   TimePoint first_put{};
   TimePoint sealed_at{};
   TimePoint abort_deadline{};
-  std::atomic<uint64_t> bytes_sent = 0;  // Any thread
+  std::atomic<uint64_t> bytes_sent = 0;    // Any thread
+  std::atomic<uint64_t> acknowledged = 0;  // Any thread
 };
 
 using OutgoingPtr = std::shared_ptr<Outgoing>;

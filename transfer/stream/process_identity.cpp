@@ -17,7 +17,8 @@ struct ProcessState {
   uint64_t started = 0;
 };
 
-// Fields 3 and 22 of /proc/<pid>/stat. The name before them may hold anything, a closing parenthesis too.
+// Fields 3 and 22 of /proc/<pid>/stat. The name before them may hold anything, a closing
+// parenthesis too.
 bool read_state(int64_t pid, ProcessState& out) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   const std::string text{std::istreambuf_iterator<char>(file), {}};

@@ -1,4 +1,5 @@
-// Which process a peer is, so that one in this host can be known to be dead. Plain values, any thread.
+// Which process a peer is, so that one in this host can be known to be dead. Plain values, any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,7 @@
 namespace tandem::transfer {
 
 struct ProcessIdentity {
-  std::string host;     // Boot and process namespace: equal strings mean that pid means the same here
+  std::string host;  // Boot and process namespace: equal strings mean that pid means the same here
   int64_t pid = 0;
   uint64_t started = 0;  // Clock ticks after boot; tells a process from a later one with its pid
 

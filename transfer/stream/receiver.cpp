@@ -14,8 +14,9 @@ constexpr auto kStopDeadline = std::chrono::seconds(1);
 
 }  // namespace
 
-ReceiverCore::ReceiverCore(boost::asio::io_context& io, const Config& config, const KvLayout& layout,
-                           std::vector<Transport*> transports, SegmentPool pool)
+ReceiverCore::ReceiverCore(boost::asio::io_context& io, const Config& config,
+                           const KvLayout& layout, std::vector<Transport*> transports,
+                           SegmentPool pool)
     : io_(io),
       config_(config.transfer),
       layout_(layout),
@@ -36,7 +37,7 @@ void ReceiverCore::start() {
     if (!self) return;
     for (Transport* transport : self->transports_) {
       if (transport->event_fd() < 0) continue;
-      self->watches_.push_back(std::make_shared<EventWatch>(self->io_, *transport));
+      self->watches_.push_back(std::make_shared<EventWatch>(self->io_, *transport, self->polled_));
       self->watches_.back()->start();
     }
     self->arm_timer();
@@ -71,7 +72,8 @@ void ReceiverCore::stop() {
   if (io_.stopped() || io_.get_executor().running_in_this_thread()) {
     quiet();
   } else {
-    // Transports may go as soon as this returns: whatever runs on the io_context thread has to end first.
+    // Transports may go as soon as this returns: whatever runs on the io_context thread has to end
+    // first.
     const auto ended = std::make_shared<std::promise<void>>();
     boost::asio::post(io_, [quiet, ended] {
       quiet();
@@ -110,7 +112,8 @@ void ReceiverCore::finish(TransferId transfer, const Status& outcome) {
   if (incoming->state == Incoming::State::kDraining) return settle(after, incoming);
   if (!outcome.ok()) return fail(after, incoming, outcome, false);
   if (!incoming->progress.complete) {
-    return fail(after, incoming, Status(ErrorCode::kInternal, "finished before it was complete"), false);
+    return fail(after, incoming, Status(ErrorCode::kInternal, "finished before it was complete"),
+                false);
   }
   const TimePoint now = clock_.now();
   ++totals_.transfers_done;
@@ -118,14 +121,16 @@ void ReceiverCore::finish(TransferId transfer, const Status& outcome) {
   totals_.exposed_seconds += to_seconds(now - incoming->sealed_at);
   incoming->state = Incoming::State::kDraining;
   incoming->fate = Incoming::Fate::kReuse;  // Every byte that it may write has landed
-  after.add([session = incoming->session, body = EndMessage{transfer, incoming->grant.key}.encode()] {
+  after.add([session = incoming->session,
+             body = EndMessage{transfer, incoming->grant.key}.encode()] {
     static_cast<void>(session->send(link::FrameKind::kDone, body));  // Its loss shows at the sender
   });
   settle(after, incoming);
 }
 
 // Ends a transfer that has not ended, whatever its state.
-void ReceiverCore::fail(Actions& after, const IncomingPtr& incoming, Status reason, bool tell_user) {
+void ReceiverCore::fail(Actions& after, const IncomingPtr& incoming, Status reason,
+                        bool tell_user) {
   if (incoming->state == Incoming::State::kDraining) return;
   log_warn("event=transfer_failed transfer={:x} side=receiver reason={}", incoming->transfer.value,
            tandem::quoted(reason.to_string()));
@@ -155,8 +160,7 @@ void ReceiverCore::forget_ready(const Incoming& incoming) {
 
 // Gives a segment back once its sender is quiet (or given up) and nobody here looks at it.
 void ReceiverCore::settle(Actions& after, const IncomingPtr& incoming) {
-  if (incoming->fate == Incoming::Fate::kUndecided || incoming->checking > 0 || incoming->taken > 0) return;
-  // A thread that was checking may come here after another has settled.
+  if (incoming->fate == Incoming::Fate::kUndecided || incoming->taken > 0) return;
   const auto found = incoming_.find(incoming->transfer);
   if (found == incoming_.end() || found->second != incoming) return;
   incoming_.erase(found);
@@ -197,8 +201,8 @@ void ReceiverCore::on_frame(const link::SessionPtr& session, link::FrameKind kin
   }
 }
 
-void ReceiverCore::on_end_frame(Actions& after, const link::SessionPtr& session, link::FrameKind kind,
-                                std::string_view body) {
+void ReceiverCore::on_end_frame(Actions& after, const link::SessionPtr& session,
+                                link::FrameKind kind, std::string_view body) {
   if (kind == link::FrameKind::kAbort) {
     const auto abort = RefusalMessage::decode(body);
     if (!abort) return after.add([session, status = abort.status()] { session->close(status); });
@@ -208,7 +212,8 @@ void ReceiverCore::on_end_frame(Actions& after, const link::SessionPtr& session,
     return;
   }
   const auto quiesced = EndMessage::decode(body);
-  if (!quiesced) return after.add([session, status = quiesced.status()] { session->close(status); });
+  if (!quiesced)
+    return after.add([session, status = quiesced.status()] { session->close(status); });
   const IncomingPtr incoming = find_from(session, quiesced->transfer);
   if (incoming && incoming->state == Incoming::State::kStreaming) {
     fail(after, incoming, Status(ErrorCode::kInvalidArgument, "quiesced without an abort"));
@@ -237,7 +242,8 @@ void ReceiverCore::on_close(const link::SessionPtr& session, const Status& reaso
       incoming_.erase(incoming->transfer);
       continue;
     }
-    fail(after, incoming, Status(ErrorCode::kUnavailable, "the sender is gone: " + reason.message()));
+    fail(after, incoming,
+         Status(ErrorCode::kUnavailable, "the sender is gone: " + reason.message()));
     if (incoming->fate == Incoming::Fate::kUndecided) incoming->fate = Incoming::Fate::kRetire;
     if (incoming_.contains(incoming->transfer)) settle(after, incoming);
   }
@@ -260,7 +266,8 @@ void ReceiverCore::tick() {
           pool_.retired() > 0 ? " (some is kept aside after peers that failed silently)" : "";
       if (incoming) {
         fail(after, incoming,
-             Status(ErrorCode::kResourceExhausted, "no landing space within transfer.grant_deadline" + detail));
+             Status(ErrorCode::kResourceExhausted,
+                    "no landing space within transfer.grant_deadline" + detail));
       }
     }
     std::vector<IncomingPtr> all;
@@ -271,7 +278,7 @@ void ReceiverCore::tick() {
       grant_waiting(after);
     }
   }
-  poll();
+  for (Transport* transport : transports_) transport->progress();
   arm_timer();
 }
 
@@ -282,7 +289,8 @@ void ReceiverCore::check_deadlines(Actions& after, const IncomingPtr& incoming, 
     incoming->fate = Incoming::Fate::kRetire;
     return settle(after, incoming);
   }
-  if (incoming->state == Incoming::State::kStreaming && now - incoming->moved > config_.progress_deadline) {
+  if (incoming->state == Incoming::State::kStreaming &&
+      now - incoming->moved > config_.progress_deadline) {
     // What the user holds, or could take, is no fault of the sender's.
     if (incoming->ready == 0 && incoming->taken == 0 && !incoming->progress.complete) {
       const Status reason =
@@ -301,6 +309,7 @@ void ReceiverCore::check_deadlines(Actions& after, const IncomingPtr& incoming, 
 }
 
 bool ReceiverCore::poll() {
+  polled_.note();
   bool moved = false;
   for (Transport* transport : transports_) moved = transport->progress() || moved;
   return moved;
@@ -335,13 +344,18 @@ class ReceiverImpl final : public Receiver {
   }
   std::vector<LandedUnit> take(size_t bytes_max) override { return core_->take(bytes_max); }
   void consumed(const LandedUnit& unit) override { core_->consumed(unit); }
-  IncomingProgress progress_of(TransferId transfer) const override { return core_->progress_of(transfer); }
-  void finish(TransferId transfer, const Status& outcome) override { core_->finish(transfer, outcome); }
+  IncomingProgress progress_of(TransferId transfer) const override {
+    return core_->progress_of(transfer);
+  }
+  void finish(TransferId transfer, const Status& outcome) override {
+    core_->finish(transfer, outcome);
+  }
   bool poll() override { return core_->poll(); }
   int streams_open() const override { return core_->streams_open(); }
   int64_t landing_bytes_used() const override { return core_->landing_bytes_used(); }
   TransferTotals totals() const override { return core_->totals(); }
-  void on_frame(const link::SessionPtr& session, link::FrameKind kind, std::string_view body) override {
+  void on_frame(const link::SessionPtr& session, link::FrameKind kind,
+                std::string_view body) override {
     core_->on_frame(session, kind, body);
   }
   void on_close(const link::SessionPtr& session, const Status& reason) override {
@@ -358,9 +372,11 @@ class ReceiverImpl final : public Receiver {
 Result<std::unique_ptr<Receiver>> make_receiver(boost::asio::io_context& io, const Config& config,
                                                 const KvLayout& layout,
                                                 std::vector<Transport*> transports) {
-  auto pool = SegmentPool::create(transports, config.transfer.landing_bytes, config.transfer.segment_bytes);
+  auto pool =
+      SegmentPool::create(transports, config.transfer.landing_bytes, config.transfer.segment_bytes);
   if (!pool) return pool.status();
-  auto core = std::make_shared<ReceiverCore>(io, config, layout, std::move(transports), *std::move(pool));
+  auto core =
+      std::make_shared<ReceiverCore>(io, config, layout, std::move(transports), *std::move(pool));
   core->start();
   return std::unique_ptr<Receiver>(std::make_unique<ReceiverImpl>(std::move(core)));
 }

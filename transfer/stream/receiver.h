@@ -1,6 +1,7 @@
 // The Receiver of stream.h. Private to transfer/; see there for threads and lifetime.
 //
-// One mutex guards everything; checksums are computed and users, sessions and transports called without it.
+// One mutex guards everything; checksums are computed and users, sessions and transports called
+// without it.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
@@ -56,6 +57,7 @@ class ReceiverCore : public std::enable_shared_from_this<ReceiverCore> {
   // receiver_units.cpp: rows that land.
   void on_message(std::string_view message);
   Status accept_units(Incoming& incoming, const std::vector<Unit>& units);
+  void refuse_corrupt(uint64_t ticket);
   void note_landed(Incoming& incoming, const std::vector<Unit>& units);
   void on_seal(Actions& after, const IncomingPtr& incoming, const SealMessage& seal);
   void send_credit(Actions& after, const IncomingPtr& incoming);
@@ -89,12 +91,15 @@ class ReceiverCore : public std::enable_shared_from_this<ReceiverCore> {
   std::deque<Ready> ready_;
   std::unordered_map<uint64_t, Ready> taken_;  // By ticket
   uint64_t next_ticket_ = 1;
-  std::map<std::pair<const link::Session*, const Transport*>, std::shared_ptr<Channel>> credit_channels_;
+  std::map<std::pair<const link::Session*, const Transport*>, std::shared_ptr<Channel>>
+      credit_channels_;
   TransferTotals totals_;
 
   // Used on the io_context thread only.
   boost::asio::steady_timer timer_;
   std::vector<std::shared_ptr<EventWatch>> watches_;
+
+  BusyPolling polled_;  // poll(), by the engine thread
 };
 
 }  // namespace tandem::transfer

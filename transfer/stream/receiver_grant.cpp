@@ -1,4 +1,5 @@
-// The receiver's part from the router's announcement and the sender's OPEN to the grant of landing space.
+// The receiver's part from the router's announcement and the sender's OPEN to the grant of landing
+// space.
 #include <sodium/utils.h>
 
 #include "common/log.h"
@@ -44,7 +45,8 @@ Status ReceiverCore::expect(const Expectation& expectation, IncomingEvents event
 }
 
 void ReceiverCore::on_open(Actions& after, const link::SessionPtr& session, OpenMessage open) {
-  if (stopped_) return deny(after, session, open.transfer, Status(ErrorCode::kUnavailable, "stopping"));
+  if (stopped_)
+    return deny(after, session, open.transfer, Status(ErrorCode::kUnavailable, "stopping"));
   IncomingPtr incoming = find(open.transfer);
   if (incoming && (incoming->open || incoming->state != Incoming::State::kWaiting)) {
     return deny(after, session, open.transfer,
@@ -52,8 +54,9 @@ void ReceiverCore::on_open(Actions& after, const link::SessionPtr& session, Open
   }
   if (!incoming) {
     if (incoming_.size() >= size_t(config_.streams_max)) {
-      return deny(after, session, open.transfer,
-                  Status(ErrorCode::kResourceExhausted, "as many transfers as transfer.streams_max"));
+      return deny(
+          after, session, open.transfer,
+          Status(ErrorCode::kResourceExhausted, "as many transfers as transfer.streams_max"));
     }
     incoming = std::make_shared<Incoming>();
     incoming->transfer = open.transfer;
@@ -76,7 +79,8 @@ void ReceiverCore::match(Actions& after, const IncomingPtr& incoming) {
     incoming->open.reset();
     return;
   }
-  if (const Status status = check_open(*incoming); !status.ok()) return fail(after, incoming, status);
+  if (const Status status = check_open(*incoming); !status.ok())
+    return fail(after, incoming, status);
   if (!queue_.push(incoming->transfer, clock_.now() + config_.grant_deadline)) {
     return fail(after, incoming, Status(ErrorCode::kResourceExhausted, "the grant queue is full"));
   }
@@ -152,14 +156,18 @@ void ReceiverCore::grant(Actions& after, const IncomingPtr& incoming) {
   incoming->state = Incoming::State::kStreaming;
   incoming->coverage.emplace(layout_, incoming->expected->tokens);
   incoming->moved = clock_.now();
-  GrantedMessage granted{incoming->transfer,           incoming->grant.key,
-                         layout_digest_,               std::string(transport->name()),
-                         transport->address(),         incoming->grant.descriptor,
+  GrantedMessage granted{incoming->transfer,
+                         incoming->grant.key,
+                         layout_digest_,
+                         std::string(transport->name()),
+                         transport->address(),
+                         incoming->grant.descriptor,
                          incoming->grant.memory.size()};
-  after.add([self = shared_from_this(), incoming, transport, sender_address, body = granted.encode()] {
-    self->open_credit_channel(incoming, *transport, sender_address);
-    static_cast<void>(incoming->session->send(link::FrameKind::kGranted, body));
-  });
+  after.add(
+      [self = shared_from_this(), incoming, transport, sender_address, body = granted.encode()] {
+        self->open_credit_channel(incoming, *transport, sender_address);
+        static_cast<void>(incoming->session->send(link::FrameKind::kGranted, body));
+      });
   if (incoming->events.on_granted) after.add(incoming->events.on_granted);
 }
 
@@ -167,7 +175,8 @@ void ReceiverCore::grant(Actions& after, const IncomingPtr& incoming) {
 void ReceiverCore::open_credit_channel(const IncomingPtr& incoming, Transport& transport,
                                        const std::string& address) {
   if (!transport.capabilities().one_sided || address.empty()) return;
-  const auto where = std::pair<const link::Session*, const Transport*>(incoming->session.get(), &transport);
+  const auto where =
+      std::pair<const link::Session*, const Transport*>(incoming->session.get(), &transport);
   {
     const std::lock_guard lock(mutex_);
     if (const auto found = credit_channels_.find(where); found != credit_channels_.end()) {

@@ -1,4 +1,5 @@
-// The receiver's part while rows land: checking LANDED, handing rows out, giving room back, the seal.
+// The receiver's part while rows land: checking LANDED, handing rows out, giving room back, the
+// seal.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@ void ReceiverCore::on_message(std::string_view message) {
     return;
   }
   Actions after;
-  std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   const IncomingPtr incoming = find(landed->transfer);
   if (!incoming || incoming->state != Incoming::State::kStreaming ||
       incoming->grant.key != landed->key) {
@@ -28,22 +29,6 @@ void ReceiverCore::on_message(std::string_view message) {
   if (const Status status = accept_units(*incoming, landed->units); !status.ok()) {
     return fail(after, incoming, status);
   }
-  const bool check = config_.integrity;
-  const std::span<const std::byte> memory = incoming->grant.memory;
-  ++incoming->checking;
-  lock.unlock();
-  Status intact;
-  for (const Unit& unit : landed->units) {
-    if (check && crc32c(memory.subspan(unit.offset, unit.bytes)) != unit.crc) {
-      intact = Status(ErrorCode::kDataLoss,
-                      fmt::format("layer {} rows {}+{}: checksum differs", unit.layer, unit.first,
-                                  unit.count));
-    }
-  }
-  lock.lock();
-  --incoming->checking;
-  if (incoming->state != Incoming::State::kStreaming) return settle(after, incoming);
-  if (!intact.ok()) return fail(after, incoming, intact);
   note_landed(*incoming, landed->units);
   for (const Unit& unit : landed->units) ready_.push_back({incoming, unit});
   incoming->ready += landed->units.size();
@@ -53,8 +38,8 @@ void ReceiverCore::on_message(std::string_view message) {
 // Checks every field against the grant, the layout and what came before. Nothing is trusted.
 Status ReceiverCore::accept_units(Incoming& incoming, const std::vector<Unit>& units) {
   const auto refuse = [](const Unit& unit, std::string_view what) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("unit {} at {}+{}: {}", unit.sequence, unit.offset, unit.bytes, what));
+    return Status(ErrorCode::kInvalidArgument, fmt::format("unit {} at {}+{}: {}", unit.sequence,
+                                                           unit.offset, unit.bytes, what));
   };
   const uint64_t size = incoming.grant.memory.size();
   for (const Unit& unit : units) {
@@ -87,29 +72,58 @@ void ReceiverCore::note_landed(Incoming& incoming, const std::vector<Unit>& unit
     progress.bytes += unit.bytes;
     totals_.bytes += unit.bytes;
   }
-  const uint64_t tenths = progress.bytes * 10 / std::max<uint64_t>(1, incoming.coverage->bytes_expected());
-  if (tenths > progress.landed.size()) progress.landed.emplace_back(now_us, int64_t(progress.bytes));
+  const uint64_t tenths =
+      progress.bytes * 10 / std::max<uint64_t>(1, incoming.coverage->bytes_expected());
+  if (tenths > progress.landed.size())
+    progress.landed.emplace_back(now_us, int64_t(progress.bytes));
 }
 
+// Checksums are verified here, not on arrival: the bytes cross from the sender's core to this one's
+// once, and are in its cache when the caller copies them.
 std::vector<LandedUnit> ReceiverCore::take(size_t bytes_max) {
+  std::vector<std::pair<uint64_t, Ready>> chosen;
+  {
+    const std::lock_guard lock(mutex_);
+    size_t bytes = 0;
+    while (!ready_.empty()) {
+      const Ready& next = ready_.front();
+      if (!chosen.empty() && bytes + next.unit.bytes > bytes_max) break;
+      bytes += next.unit.bytes;
+      ++next.incoming->taken;  // Its memory stays ours
+      --next.incoming->ready;
+      chosen.emplace_back(next_ticket_++, next);
+      taken_.emplace(chosen.back());
+      ready_.pop_front();
+    }
+  }
   std::vector<LandedUnit> units;
-  const std::lock_guard lock(mutex_);
-  size_t bytes = 0;
-  while (!ready_.empty()) {
-    const Unit& unit = ready_.front().unit;
-    if (!units.empty() && bytes + unit.bytes > bytes_max) break;
-    bytes += unit.bytes;
-    Incoming& incoming = *ready_.front().incoming;
-    const uint64_t ticket = next_ticket_++;
-    units.push_back({incoming.transfer, unit.layer, unit.part, int(unit.first), int(unit.count),
-                     std::span<const std::byte>(incoming.grant.memory).subspan(unit.offset, unit.bytes),
-                     ticket});
-    ++incoming.taken;
-    --incoming.ready;
-    taken_.emplace(ticket, std::move(ready_.front()));
-    ready_.pop_front();
+  for (const auto& [ticket, ready] : chosen) {
+    const Unit& unit = ready.unit;
+    const auto bytes =
+        std::span<const std::byte>(ready.incoming->grant.memory).subspan(unit.offset, unit.bytes);
+    if (!config_.integrity || crc32c(bytes) == unit.crc) {
+      units.push_back({ready.incoming->transfer, unit.layer, unit.part, int(unit.first),
+                       int(unit.count), bytes, ticket});
+    } else {
+      refuse_corrupt(ticket);
+    }
   }
   return units;
+}
+
+void ReceiverCore::refuse_corrupt(uint64_t ticket) {
+  Actions after;
+  const std::lock_guard lock(mutex_);
+  const auto found = taken_.find(ticket);
+  if (found == taken_.end()) return;
+  const IncomingPtr incoming = found->second.incoming;
+  const Unit unit = found->second.unit;
+  taken_.erase(found);
+  --incoming->taken;
+  fail(after, incoming,
+       Status(ErrorCode::kDataLoss, fmt::format("layer {} rows {}+{}: checksum differs", unit.layer,
+                                                unit.first, unit.count)));
+  settle(after, incoming);
 }
 
 void ReceiverCore::consumed(const LandedUnit& unit) {
@@ -146,7 +160,8 @@ void ReceiverCore::send_credit(Actions& after, const IncomingPtr& incoming) {
   incoming->credit_sent = incoming->credited;
   incoming->freed_bytes = 0;
   std::string body = Credit{incoming->transfer, incoming->grant.key, incoming->credited}.encode();
-  after.add([session = incoming->session, channel = incoming->credit_channel, body = std::move(body)] {
+  after.add([session = incoming->session, channel = incoming->credit_channel,
+             body = std::move(body)] {
     if (channel && channel->notify(body, [](const Status&) {}).ok()) return;
     static_cast<void>(session->send(link::FrameKind::kCredit, body));  // Its loss shows in on_close
   });
@@ -162,7 +177,8 @@ void ReceiverCore::on_seal(Actions& after, const IncomingPtr& incoming, const Se
     return fail(after, incoming, Status(ErrorCode::kInvalidArgument, "sealed twice"));
   }
   bool right = seal.tokens == incoming->expected->tokens &&
-               seal.rows.size() == 2 * layout_.layers.size() && seal.bytes.size() == seal.rows.size();
+               seal.rows.size() == 2 * layout_.layers.size() &&
+               seal.bytes.size() == seal.rows.size();
   for (size_t index = 0; right && index < seal.rows.size(); ++index) {
     const int layer = int(index / 2);
     const KvPart part = index % 2 == 0 ? KvPart::kKey : KvPart::kValue;
@@ -171,7 +187,8 @@ void ReceiverCore::on_seal(Actions& after, const IncomingPtr& incoming, const Se
             seal.bytes[index] == rows * layout_.layers[size_t(layer)].row_bytes(part);
   }
   if (!right) {
-    return fail(after, incoming, Status(ErrorCode::kDataLoss, "the seal lists other rows than needed"));
+    return fail(after, incoming,
+                Status(ErrorCode::kDataLoss, "the seal lists other rows than needed"));
   }
   incoming->sealed = true;
   incoming->sealed_at = incoming->moved = clock_.now();
@@ -182,7 +199,8 @@ void ReceiverCore::on_seal(Actions& after, const IncomingPtr& incoming, const Se
     });
   }
   // Who waits for `complete` may have consumed the last unit before the seal came.
-  if (incoming->progress.complete && incoming->events.on_landed) after.add(incoming->events.on_landed);
+  if (incoming->progress.complete && incoming->events.on_landed)
+    after.add(incoming->events.on_landed);
 }
 
 }  // namespace tandem::transfer

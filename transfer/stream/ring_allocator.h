@@ -1,5 +1,6 @@
-// RingAllocator: the sender's view of a segment. Allocations are contiguous, numbered from 0, and come back in
-// order, as the receiver says how many it has consumed. A pure value; one thread at a time.
+// RingAllocator: the sender's view of a segment. Allocations are contiguous, numbered from 0, and
+// come back in order, as the receiver says how many it has consumed. A pure value; one thread at a
+// time.
 #pragma once
 
 #include <cstddef>
@@ -25,10 +26,10 @@ class RingAllocator {
   static constexpr size_t kAlignment = 64;
 
   size_t bytes_;
-  uint64_t head_ = 0;           // Positions count on over laps; modulo bytes_ they are offsets
+  uint64_t head_ = 0;  // Positions count on over laps; modulo bytes_ they are offsets
   uint64_t tail_ = 0;
-  uint64_t first_ = 0;          // The number of the oldest allocation
-  std::deque<uint64_t> ends_;   // Where each living allocation ends
+  uint64_t first_ = 0;         // The number of the oldest allocation
+  std::deque<uint64_t> ends_;  // Where each living allocation ends
 };
 
 }  // namespace tandem::transfer

@@ -1,9 +1,10 @@
-// SegmentPool: a receiver's landing memory, cut into segments of which each belongs to one transfer at a time.
+// SegmentPool: a receiver's landing memory, cut into segments of which each belongs to one transfer
+// at a time.
 //
-// Memory comes from the first transport that can give it; transports that are not one-sided share it, with a
-// fresh key for every grant that dies with the grant. Memory that a silent peer could still write to
-// (one_sided) is retired: kept aside, and replaced while no more than the configured landing memory is aside.
-// One thread at a time; `transports` outlive it.
+// Memory comes from the first transport that can give it; transports that are not one-sided share
+// it, with a fresh key for every grant that dies with the grant. Memory that a silent peer could
+// still write to (one_sided) is retired: kept aside, and replaced while no more than the configured
+// landing memory is aside. One thread at a time; `transports` outlive it.
 #pragma once
 
 #include <memory>
@@ -64,7 +65,7 @@ class SegmentPool {
   std::vector<Transport*> transports_;
   Transport* source_ = nullptr;  // Where memory comes from
   size_t segment_bytes_ = 0;
-  size_t count_ = 0;             // Segments that landing_bytes pays for
+  size_t count_ = 0;  // Segments that landing_bytes pays for
   std::vector<Slot> slots_;
   std::vector<size_t> free_;
   size_t used_count_ = 0;

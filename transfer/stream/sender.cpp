@@ -25,6 +25,7 @@ class StreamHandle final : public OutgoingStream {
   void seal(SealInfo info) override { core_->seal(stream_, std::move(info)); }
   void abort(Status reason) override { core_->abort(stream_, std::move(reason)); }
   uint64_t bytes_sent() const override { return stream_->bytes_sent; }
+  uint64_t units_acknowledged() const override { return stream_->acknowledged; }
 
  private:
   const std::shared_ptr<SenderCore> core_;
@@ -33,8 +34,9 @@ class StreamHandle final : public OutgoingStream {
 
 }  // namespace
 
-SenderCore::SenderCore(boost::asio::io_context& io, const link::LinkContext& link, const Config& config,
-                       const KvLayout& layout, std::vector<Transport*> transports)
+SenderCore::SenderCore(boost::asio::io_context& io, const link::LinkContext& link,
+                       const Config& config, const KvLayout& layout,
+                       std::vector<Transport*> transports)
     : io_(io),
       link_(link),
       config_(config.transfer),
@@ -70,7 +72,8 @@ void SenderCore::arm_timer() {
   });
 }
 
-std::shared_ptr<OutgoingStream> SenderCore::open(const OpenRequest& request, OutgoingEvents events) {
+std::shared_ptr<OutgoingStream> SenderCore::open(const OpenRequest& request,
+                                                 OutgoingEvents events) {
   const auto stream = std::make_shared<Outgoing>();
   stream->request = request;
   stream->events = std::move(events);
@@ -118,7 +121,8 @@ void SenderCore::abort(const OutgoingPtr& stream, Status reason) {
   abort_stream(after, stream, std::move(reason), true);
 }
 
-void SenderCore::abort_stream(Actions& after, const OutgoingPtr& stream, Status reason, bool tell_peer) {
+void SenderCore::abort_stream(Actions& after, const OutgoingPtr& stream, Status reason,
+                              bool tell_peer) {
   if (stream->state >= Outgoing::State::kAborting) return;
   if (reason.ok()) reason = Status(ErrorCode::kCancelled, "aborted");
   log_warn("event=transfer_failed transfer={:x} side=sender reason={}",
@@ -137,7 +141,8 @@ void SenderCore::abort_stream(Actions& after, const OutgoingPtr& stream, Status 
   if (!attaching) settle(after, stream);
 }
 
-// An aborting stream ends once no thread puts and every put is known to have ended. Safe to call at any time.
+// An aborting stream ends once no thread puts and every put is known to have ended. Safe to call at
+// any time.
 void SenderCore::settle(Actions& after, const OutgoingPtr& stream) {
   if (stream->state != Outgoing::State::kAborting || stream->pumping) return;
   if (stream->path && !stream->unannounced.empty() && !stream->segment->put_is_copy()) {
@@ -185,7 +190,8 @@ void SenderCore::end(Actions& after, const OutgoingPtr& stream, Status outcome) 
 }
 
 // Whoever uses the path ends; its pending notifications report, so that aborting streams settle.
-void SenderCore::break_path(Actions& after, const std::shared_ptr<Path>& path, const Status& reason) {
+void SenderCore::break_path(Actions& after, const std::shared_ptr<Path>& path,
+                            const Status& reason) {
   if (!path || std::exchange(path->broken, true)) return;
   after.add([self = shared_from_this(), channel = path->channel] {
     channel->close();
@@ -225,7 +231,8 @@ void SenderCore::check_deadlines(Actions& after, const OutgoingPtr& stream, Time
     abort_stream(after, stream, Status(ErrorCode::kDeadlineExceeded, std::move(what)), true);
   };
   const Duration whole = stream->request.deadline;
-  if (whole.count() > 0 && now - stream->created > whole) return give_up("the transfer's deadline has passed");
+  if (whole.count() > 0 && now - stream->created > whole)
+    return give_up("the transfer's deadline has passed");
   if (stream->state == State::kConnecting && late(connect_deadline_ + kGrantSlack)) {
     return give_up("no session with the decode worker");
   }
@@ -302,7 +309,8 @@ void SenderCore::stop() {
       end(after, stream, Status(ErrorCode::kCancelled, "the worker is stopping"));
     }
   }
-  for (const auto& session : sessions) session->close(Status(ErrorCode::kUnavailable, "the worker is stopping"));
+  for (const auto& session : sessions)
+    session->close(Status(ErrorCode::kUnavailable, "the worker is stopping"));
   wake();
   if (thread_.joinable()) thread_.join();
   for (Transport* transport : transports_) transport->set_message_handler(nullptr);

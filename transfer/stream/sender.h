@@ -1,8 +1,9 @@
 // The Sender of stream.h. Private to transfer/; see there for threads and lifetime.
 //
-// One mutex guards everything; puts, checksums, users, sessions and transports are called without it. One
-// thread at a time pumps a stream (Outgoing::pumping), so that its units stay in order. Its own thread pumps
-// what the engine thread does not: network transports, and units that waited for room.
+// One mutex guards everything; puts, checksums, users, sessions and transports are called without
+// it. One thread at a time pumps a stream (Outgoing::pumping), so that its units stay in order. Its
+// own thread pumps what the engine thread does not: network transports, and units that waited for
+// room.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
@@ -13,6 +14,7 @@
 
 #include "common/unique_fd.h"
 #include "transfer/stream/actions.h"
+#include "transfer/stream/busy_polling.h"
 #include "transfer/stream/outgoing.h"
 
 namespace tandem::transfer {
@@ -38,17 +40,20 @@ class SenderCore : public std::enable_shared_from_this<SenderCore> {
   void dial(const std::shared_ptr<PeerLink>& peer, uint64_t generation);
   void on_session_open(const std::shared_ptr<PeerLink>& peer, uint64_t generation,
                        const link::SessionPtr& session);
-  void on_session_close(const std::shared_ptr<PeerLink>& peer, uint64_t generation, const Status& reason);
+  void on_session_close(const std::shared_ptr<PeerLink>& peer, uint64_t generation,
+                        const Status& reason);
   void on_frame(const std::shared_ptr<PeerLink>& peer, uint64_t generation, link::FrameKind kind,
                 std::string_view body);
   void on_granted(const OutgoingPtr& stream, const GrantedMessage& granted);
   void on_done(Actions& after, const OutgoingPtr& stream);
   void on_credit(const Credit& credit);
-  Result<std::shared_ptr<RemoteSegment>> attach(const OutgoingPtr& stream, const GrantedMessage& granted,
+  Result<std::shared_ptr<RemoteSegment>> attach(const OutgoingPtr& stream,
+                                                const GrantedMessage& granted,
                                                 std::shared_ptr<Path>& path);
   void send_open(Actions& after, const OutgoingPtr& stream);
   void send_seal(Actions& after, const OutgoingPtr& stream);
-  static void send(Actions& after, const link::SessionPtr& session, link::FrameKind kind, std::string body);
+  static void send(Actions& after, const link::SessionPtr& session, link::FrameKind kind,
+                   std::string body);
   OutgoingPtr find(const std::shared_ptr<PeerLink>& peer, TransferId transfer) const;
 
   // sender_pump.cpp: moving units. The mutex is not held.
@@ -96,6 +101,7 @@ class SenderCore : public std::enable_shared_from_this<SenderCore> {
   TransferTotals totals_;
 
   boost::asio::steady_timer timer_;  // The io_context thread only
+  BusyPolling polled_;               // progress(), by the engine thread
   UniqueFd wake_;
   std::thread thread_;
 };

@@ -1,4 +1,5 @@
-// The sender's part that moves rows: units, puts, announcements, and the thread that does it beside the engine.
+// The sender's part that moves rows: units, puts, announcements, and the thread that does it beside
+// the engine.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -14,9 +15,10 @@
 namespace tandem::transfer {
 namespace {
 
-constexpr size_t kCopyBlockBytes = 128 << 10;  // Stays in the second-level cache between checksum and copy
+constexpr size_t kCopyBlockBytes =
+    128 << 10;  // Stays in the second-level cache between checksum and copy
 constexpr uint64_t kAnnounceBytesMax = 1 << 20;
-constexpr int kWaitBusyMs = 2;   // While something is under way that no descriptor reports
+constexpr int kWaitBusyMs = 2;  // While something is under way that no descriptor reports
 constexpr int kWaitIdleMs = 100;
 constexpr int kSpinRounds = 32;
 
@@ -98,7 +100,8 @@ void SenderCore::seal(const OutgoingPtr& stream, SealInfo info) {
 bool SenderCore::announcement_due(const Outgoing& stream) const {
   if (stream.unannounced.empty()) return false;
   return stream.announce_due || stream.unannounced_bytes >= kAnnounceBytesMax ||
-         stream.unannounced.size() >= kUnitsPerMessageMax || (stream.sealed && stream.pending.empty());
+         stream.unannounced.size() >= kUnitsPerMessageMax ||
+         (stream.sealed && stream.pending.empty());
 }
 
 void SenderCore::pump(const OutgoingPtr& stream) {
@@ -111,8 +114,7 @@ void SenderCore::pump(const OutgoingPtr& stream) {
     std::optional<PendingUnit> next;
     if (!announcement_due(*stream) && !stream->pending.empty()) {
       PendingUnit& front = stream->pending.front();
-      const size_t row_bytes =
-          layout_.layers[front.unit.layer].row_bytes(front.unit.part);
+      const size_t row_bytes = layout_.layers[front.unit.layer].row_bytes(front.unit.part);
       const auto rows = std::min<size_t>(front.unit.count, stream->unit_bytes_max / row_bytes);
       const uint64_t sequence = stream->ring.next();
       if (const auto offset = stream->ring.allocate(rows * row_bytes)) {
@@ -141,8 +143,9 @@ void SenderCore::pump(const OutgoingPtr& stream) {
       stream->unannounced_bytes += next->unit.bytes;
       stream->bytes_sent += next->unit.bytes;
       totals_.bytes += next->unit.bytes;
-      stream->announce_due |= next->ends_chunk || (next->ends_push && stream->unannounced_bytes >=
-                                                                          uint64_t(config_.unit_bytes_min));
+      stream->announce_due |=
+          next->ends_chunk ||
+          (next->ends_push && stream->unannounced_bytes >= uint64_t(config_.unit_bytes_min));
     } else if (announcement_due(*stream) ||
                (!stream->unannounced.empty() && !stream->pending.empty())) {
       // Due, or no room: what is there must be announced for room to come back.
@@ -164,7 +167,8 @@ void SenderCore::pump(const OutgoingPtr& stream) {
     if (stream->state == Outgoing::State::kStreaming) abort_stream(after, stream, status, true);
     break_path(after, stream->path, status);
   }
-  if (stream->done_received && stream->state == Outgoing::State::kStreaming) end(after, stream, Status());
+  if (stream->done_received && stream->state == Outgoing::State::kStreaming)
+    end(after, stream, Status());
   settle(after, stream);
 }
 
@@ -187,10 +191,11 @@ Status SenderCore::write_unit(const Outgoing& stream, PendingUnit& pending) {
 
 Status SenderCore::announce(const OutgoingPtr& stream, std::vector<Unit> units) {
   Landed landed{stream->request.transfer, stream->key, std::move(units)};
-  return stream->path->channel->notify(
-      landed.encode(), [weak = weak_from_this(), stream](const Status& status) {
-        if (const auto self = weak.lock()) self->on_announced(stream, status);
-      });
+  return stream->path->channel->notify(landed.encode(),
+                                       [weak = weak_from_this(), stream](const Status& status) {
+                                         if (const auto self = weak.lock())
+                                           self->on_announced(stream, status);
+                                       });
 }
 
 void SenderCore::on_announced(const OutgoingPtr& stream, const Status& status) {
@@ -223,6 +228,7 @@ bool SenderCore::pump_runnable() {
 }
 
 void SenderCore::progress() {
+  polled_.note();
   for (Transport* transport : transports_) transport->progress();
   pump_runnable();
 }
@@ -253,12 +259,14 @@ void SenderCore::wait_for_events() {
                        [](const auto& entry) { return entry.second->notifications > 0; });
   }
   std::vector<pollfd> descriptors{{wake_.get(), POLLIN, 0}};
+  const bool engine_polls = polled_.now();
   for (Transport* transport : transports_) {
-    if (transport->event_fd() < 0) continue;
+    if (transport->event_fd() < 0 || engine_polls) continue;
     if (!transport->arm()) return;
     descriptors.push_back({transport->event_fd(), POLLIN, 0});
   }
-  ::poll(descriptors.data(), descriptors.size(), busy ? kWaitBusyMs : kWaitIdleMs);
+  const int wait_ms = engine_polls ? BusyPolling::kLookAgainMs : busy ? kWaitBusyMs : kWaitIdleMs;
+  ::poll(descriptors.data(), descriptors.size(), wait_ms);
   eventfd_t count = 0;
   ::eventfd_read(wake_.get(), &count);
 }

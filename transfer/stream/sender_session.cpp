@@ -1,4 +1,5 @@
-// The sender's part on the link: dialling decode workers, OPEN to GRANTED, and what the receiver says.
+// The sender's part on the link: dialling decode workers, OPEN to GRANTED, and what the receiver
+// says.
 #include <sodium/utils.h>
 
 #include <algorithm>
@@ -73,7 +74,8 @@ void SenderCore::on_session_open(const std::shared_ptr<PeerLink>& peer, uint64_t
   const std::lock_guard lock(mutex_);
   if (peer->generation != generation) return;
   if (stopped_) {
-    after.add([session] { session->close(Status(ErrorCode::kUnavailable, "the worker is stopping")); });
+    after.add(
+        [session] { session->close(Status(ErrorCode::kUnavailable, "the worker is stopping")); });
     return;
   }
   peer->state = PeerLink::State::kOpen;
@@ -89,7 +91,8 @@ void SenderCore::on_session_open(const std::shared_ptr<PeerLink>& peer, uint64_t
     if (epoch == peer->epoch) send(after, session, link::FrameKind::kQuiesced, message.encode());
   }
   for (const OutgoingPtr& stream : all_streams()) {
-    if (stream->peer == peer && stream->state == Outgoing::State::kConnecting) send_open(after, stream);
+    if (stream->peer == peer && stream->state == Outgoing::State::kConnecting)
+      send_open(after, stream);
   }
 }
 
@@ -97,7 +100,8 @@ void SenderCore::send_open(Actions& after, const OutgoingPtr& stream) {
   const PeerLink& peer = *stream->peer;
   if (peer.epoch != stream->request.decode_epoch) {
     abort_stream(after, stream,
-                 Status(ErrorCode::kUnavailable, "that decode worker is another process now"), false);
+                 Status(ErrorCode::kUnavailable, "that decode worker is another process now"),
+                 false);
     return;
   }
   OpenMessage open;
@@ -128,9 +132,8 @@ void SenderCore::on_session_close(const std::shared_ptr<PeerLink>& peer, uint64_
     if (stream->peer == peer) abort_stream(after, stream, lost, false);
   }
   for (auto& [name, path] : std::exchange(peer->paths, {})) break_path(after, path, lost);
-  const bool needed = std::any_of(streams_.begin(), streams_.end(), [&](const auto& entry) {
-    return entry.second->peer == peer;
-  });
+  const bool needed = std::any_of(streams_.begin(), streams_.end(),
+                                  [&](const auto& entry) { return entry.second->peer == peer; });
   if (!needed && peer->unreported.empty()) peers_.erase(peer->listen);
 }
 
@@ -198,7 +201,8 @@ void SenderCore::on_granted(const OutgoingPtr& stream, const GrantedMessage& gra
     if (stream->state != Outgoing::State::kAttaching) return;
     uint64_t row_bytes_max = 1;
     for (const KvLayout::Layer& layer : layout_.layers) {
-      row_bytes_max = std::max<uint64_t>({row_bytes_max, layer.key_row_bytes, layer.value_row_bytes});
+      row_bytes_max =
+          std::max<uint64_t>({row_bytes_max, layer.key_row_bytes, layer.value_row_bytes});
     }
     Status status = segment.status();
     if (status.ok() && granted.layout_digest != layout_digest_) {
@@ -211,8 +215,8 @@ void SenderCore::on_granted(const OutgoingPtr& stream, const GrantedMessage& gra
     stream->path = path;
     stream->segment = *segment;
     stream->ring = RingAllocator(granted.bytes);
-    stream->unit_bytes_max = std::max(
-        row_bytes_max, std::min(kUnitBytesMax, granted.bytes / kUnitsPerSegmentMin));
+    stream->unit_bytes_max =
+        std::max(row_bytes_max, std::min(kUnitBytesMax, granted.bytes / kUnitsPerSegmentMin));
     stream->state = Outgoing::State::kStreaming;
     stream->moved = stream->pulsed = clock_.now();
     if (stream->events.on_granted) after.add(stream->events.on_granted);
@@ -225,9 +229,9 @@ void SenderCore::on_granted(const OutgoingPtr& stream, const GrantedMessage& gra
 Result<std::shared_ptr<RemoteSegment>> SenderCore::attach(const OutgoingPtr& stream,
                                                           const GrantedMessage& granted,
                                                           std::shared_ptr<Path>& path) {
-  const auto known = std::find_if(transports_.begin(), transports_.end(), [&](const Transport* candidate) {
-    return candidate->name() == granted.transport;
-  });
+  const auto known = std::find_if(
+      transports_.begin(), transports_.end(),
+      [&](const Transport* candidate) { return candidate->name() == granted.transport; });
   if (known == transports_.end()) {
     return Status(ErrorCode::kInvalidArgument, "granted over a transport that was not offered");
   }
@@ -263,15 +267,17 @@ Result<std::shared_ptr<RemoteSegment>> SenderCore::attach(const OutgoingPtr& str
 
 void SenderCore::send_seal(Actions& after, const OutgoingPtr& stream) {
   if (std::exchange(stream->seal_sent, true)) return;
-  const SealMessage seal{stream->request.transfer, stream->key,   stream->seal.tokens,
-                         stream->rows,             stream->bytes, stream->seal.first};
+  const SealMessage seal{
+      stream->request.transfer, stream->key, stream->seal.tokens, stream->rows, stream->bytes,
+      stream->seal.first};
   send(after, stream->peer->session, link::FrameKind::kSeal, seal.encode());
 }
 
 void SenderCore::on_done(Actions& after, const OutgoingPtr& stream) {
   if (stream->state != Outgoing::State::kStreaming) return;
   if (!stream->seal_sent || !stream->pending.empty()) {
-    abort_stream(after, stream, Status(ErrorCode::kInvalidArgument, "DONE before everything was sent"), true);
+    abort_stream(after, stream,
+                 Status(ErrorCode::kInvalidArgument, "DONE before everything was sent"), true);
     return;
   }
   // The pumping thread may not have come back yet from announcing the last unit.
@@ -288,9 +294,11 @@ void SenderCore::on_credit(const Credit& credit) {
     const OutgoingPtr& stream = found->second;
     if (stream->state != Outgoing::State::kStreaming || stream->key != credit.key) return;
     if (!stream->ring.release_below(credit.consumed)) {
-      return abort_stream(after, stream,
-                          Status(ErrorCode::kInvalidArgument, "credit for units that were never sent"), true);
+      return abort_stream(
+          after, stream,
+          Status(ErrorCode::kInvalidArgument, "credit for units that were never sent"), true);
     }
+    stream->acknowledged = std::max<uint64_t>(stream->acknowledged, credit.consumed);
     stream->moved = clock_.now();
     if (stream->pending.empty()) return;
     mark_runnable(stream);

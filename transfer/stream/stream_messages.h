@@ -1,6 +1,6 @@
-// The frames of the stream protocol on a link session (kOpen .. kQuiesced; kLanded is not used there, kCredit
-// carries a Credit of unit_codec.h). MessagePack maps; decode() checks types, ranges and lengths.
-// Plain values, any thread.
+// The frames of the stream protocol on a link session (kOpen .. kQuiesced; kLanded is not used
+// there, kCredit carries a Credit of unit_codec.h). MessagePack maps; decode() checks types, ranges
+// and lengths. Plain values, any thread.
 #pragma once
 
 #include <string>

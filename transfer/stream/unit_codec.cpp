@@ -6,7 +6,8 @@
 namespace tandem::transfer {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "fields are copied as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "fields are copied as they lie in memory");
 
 constexpr uint8_t kLandedKind = 1;
 constexpr uint8_t kCreditKind = 2;
@@ -59,7 +60,8 @@ Result<Landed> Landed::decode(std::string_view message) {
   landed.transfer.value = get<uint64_t>(message);
   landed.key = get<uint64_t>(message);
   const auto count = get<uint16_t>(message);
-  if (count > kUnitsPerMessageMax || message.size() != count * kUnitBytes) return malformed("LANDED");
+  if (count > kUnitsPerMessageMax || message.size() != count * kUnitBytes)
+    return malformed("LANDED");
   landed.units.resize(count);
   for (Unit& unit : landed.units) {
     unit.sequence = get<uint64_t>(message);

@@ -1,11 +1,14 @@
-// What travels on a transport beside the rows: LANDED with the units of a put group, and CREDIT back.
-// Little endian, binary, a few dozen bytes; decoding checks lengths and kinds, the receiver checks the meaning.
+// What travels on a transport beside the rows: LANDED with the units of a put group, and CREDIT
+// back. Little endian, binary, a few dozen bytes; decoding checks lengths and kinds, the receiver
+// checks the meaning.
 //
-//   LANDED  u8 1 | u64 transfer | u64 key | u16 count | count units   (no unit: "I am alive", and a flush)
-//     unit  u64 sequence | u64 offset | u32 bytes | u32 first | u32 count | u32 crc32c | u16 layer | u8 part
+//   LANDED  u8 1 | u64 transfer | u64 key | u16 count | count units   (no unit: "I am alive", and a
+//   flush)
+//     unit  u64 sequence | u64 offset | u32 bytes | u32 first | u32 count | u32 crc32c | u16 layer
+//     | u8 part
 //   CREDIT  u8 2 | u64 transfer | u64 key | u64 units consumed, all below that number
-// `key` is the random number of the grant: a message of an earlier grant, or of somebody else, does not have it.
-// Pure functions, any thread.
+// `key` is the random number of the grant: a message of an earlier grant, or of somebody else, does
+// not have it. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +26,8 @@ struct Unit {
   uint64_t sequence = 0;
   uint64_t offset = 0;  // In the segment
   uint32_t bytes = 0;
-  uint32_t first = 0;   // Row
-  uint32_t count = 0;   // Rows
+  uint32_t first = 0;  // Row
+  uint32_t count = 0;  // Rows
   uint32_t crc = 0;
   uint16_t layer = 0;
   KvPart part = KvPart::kKey;

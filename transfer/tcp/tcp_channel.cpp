@@ -149,7 +149,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     for (int turn = 0; turn < kWritesPerTurn; ++turn) {
       {
         const std::lock_guard lock(mutex_);
-        for (Outgoing& outgoing : std::exchange(arrived_, {})) writing_.push_back(std::move(outgoing));
+        for (Outgoing& outgoing : std::exchange(arrived_, {}))
+          writing_.push_back(std::move(outgoing));
         if (!connected_ || writing_.empty() || waiting_writable_) {
           scheduled_ = false;
           return;
@@ -174,7 +175,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
       const size_t skipped = std::min(skip, size);
       skip -= skipped;
       if (size == skipped) return;
-      parts[count++] = {const_cast<char*>(static_cast<const char*>(data)) + skipped, size - skipped};
+      parts[count++] = {const_cast<char*>(static_cast<const char*>(data)) + skipped,
+                        size - skipped};
     };
     for (auto it = writing_.begin(); it != writing_.end() && count + 2 <= kPartsPerWrite; ++it) {
       add(&it->header, sizeof it->header);
@@ -221,7 +223,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void on_acknowledged() {
     std::array<char, 512> buffer;
-    const ssize_t received = ::recv(socket_.native_handle(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    const ssize_t received =
+        ::recv(socket_.native_handle(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (received == 0) return fail(Status(ErrorCode::kUnavailable, "tcp: the peer closed"));
     if (received < 0 && errno != EAGAIN && errno != EINTR) {
       const int code = errno;
@@ -229,7 +232,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
     if (received > 0) partial_.append(buffer.data(), size_t(received));
     size_t used = 0;
-    for (uint64_t sequence = 0; partial_.size() - used >= sizeof sequence; used += sizeof sequence) {
+    for (uint64_t sequence = 0; partial_.size() - used >= sizeof sequence;
+         used += sizeof sequence) {
       std::memcpy(&sequence, partial_.data() + used, sizeof sequence);
       if (unacknowledged_.empty() || unacknowledged_.front().header.target != sequence) {
         return fail(Status(ErrorCode::kDataLoss, "tcp: an acknowledgement out of order"));
@@ -250,20 +254,21 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool connected_ = false;
   bool waiting_writable_ = false;
   std::deque<Outgoing> writing_;
-  size_t written_ = 0;                    // Bytes of writing_'s front that are out
-  std::deque<Outgoing> unacknowledged_;   // Messages
-  std::string partial_;                   // The beginning of an acknowledgement
+  size_t written_ = 0;                   // Bytes of writing_'s front that are out
+  std::deque<Outgoing> unacknowledged_;  // Messages
+  std::string partial_;                  // The beginning of an acknowledgement
 
-  std::mutex write_mutex_;                // Held while a source is read
+  std::mutex write_mutex_;  // Held while a source is read
   std::mutex mutex_;
-  std::vector<Outgoing> arrived_;         // Guarded by mutex_
-  bool scheduled_ = false;                // Guarded by mutex_: write() is coming
-  Status failure_;                        // Guarded by mutex_
+  std::vector<Outgoing> arrived_;  // Guarded by mutex_
+  bool scheduled_ = false;         // Guarded by mutex_: write() is coming
+  Status failure_;                 // Guarded by mutex_
 };
 
 class TcpChannel final : public Channel {
  public:
-  explicit TcpChannel(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
+  explicit TcpChannel(std::shared_ptr<Connection> connection)
+      : connection_(std::move(connection)) {}
   ~TcpChannel() override { close(); }
 
   Result<std::shared_ptr<RemoteSegment>> attach(std::string_view descriptor) override {

@@ -111,7 +111,8 @@ class TcpInbound::Connection : public std::enable_shared_from_this<Connection> {
     const std::span<char> head(reinterpret_cast<char*>(&header_), sizeof header_);
     if (left_ == 0) return ::recv(fd, head.data() + have_, head.size() - have_, MSG_DONTWAIT);
     if (put_.kind == TcpKind::kPut) {
-      return owner_.segments_.receive(fd, put_.target, put_.offset + put_.length - left_, left_, head);
+      return owner_.segments_.receive(fd, put_.target, put_.offset + put_.length - left_, left_,
+                                      head);
     }
     return ::recv(fd, message_.data() + message_.size() - left_, left_, MSG_DONTWAIT);
   }
@@ -136,7 +137,8 @@ class TcpInbound::Connection : public std::enable_shared_from_this<Connection> {
 
   const char* authenticate() {
     const std::string expected = std::string(kTcpMagic) + owner_.key_;
-    if (::sodium_memcmp(preamble_.data(), expected.data(), expected.size()) != 0) return "wrong key";
+    if (::sodium_memcmp(preamble_.data(), expected.data(), expected.size()) != 0)
+      return "wrong key";
     open_ = true;
     have_ = 0;
     deadline_.cancel();
@@ -166,7 +168,8 @@ class TcpInbound::Connection : public std::enable_shared_from_this<Connection> {
     send_acknowledgements();
   }
 
-  // A sender that reads no acknowledgement fills its own window and stops; `acknowledged_` stays that small.
+  // A sender that reads no acknowledgement fills its own window and stops; `acknowledged_` stays
+  // that small.
   void send_acknowledgements() {
     const ssize_t sent = ::send(socket_.native_handle(), acknowledged_.data(), acknowledged_.size(),
                                 MSG_DONTWAIT | MSG_NOSIGNAL);

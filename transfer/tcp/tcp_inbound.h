@@ -13,16 +13,16 @@
 
 namespace tandem::transfer {
 
-// The segments that peers may write to. Any thread. A receive holds the lock: once remove() returns, no byte
-// arrives in that memory any more.
+// The segments that peers may write to. Any thread. A receive holds the lock: once remove()
+// returns, no byte arrives in that memory any more.
 class TcpSegments {
  public:
   uint64_t add(std::span<std::byte> memory);
   void remove(uint64_t segment);
   // Does `length` bytes at `offset` fit that segment?
   bool fits(uint64_t segment, uint64_t offset, uint64_t length) const;
-  // Receives up to `length` bytes into the segment, then up to `next.size()` bytes into `next`. Returns what
-  // recvmsg() does; ESTALE when the segment is gone.
+  // Receives up to `length` bytes into the segment, then up to `next.size()` bytes into `next`.
+  // Returns what recvmsg() does; ESTALE when the segment is gone.
   ssize_t receive(int fd, uint64_t segment, uint64_t offset, uint64_t length, std::span<char> next);
 
  private:

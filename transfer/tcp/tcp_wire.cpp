@@ -16,9 +16,7 @@ std::string_view raw(const T& value) {
 
 }  // namespace
 
-std::string TcpAddress::encode() const {
-  return std::string(raw(port)).append(key).append(host);
-}
+std::string TcpAddress::encode() const { return std::string(raw(port)).append(key).append(host); }
 
 Result<TcpAddress> TcpAddress::decode(std::string_view bytes) {
   TcpAddress address;

@@ -12,7 +12,8 @@
 namespace tandem::transfer {
 namespace {
 
-// What requests that are under way refer to; outlives the channel, not the core: they end with its worker.
+// What requests that are under way refer to; outlives the channel, not the core: they end with its
+// worker.
 struct Endpoint : std::enable_shared_from_this<Endpoint> {
   explicit Endpoint(UcxCore& owner) : core(owner) {}
 
@@ -81,11 +82,11 @@ void on_flushed(void* request, ucs_status_t status, void* user_data) {
   report(std::move(notification), ucx_status(status, "flush"));
 }
 
+// The endpoint lives: its channel holds it, and then its closing, which ends after every request on
+// it.
 void on_put(void* request, ucs_status_t status, void* user_data) {
   ucp_request_free(request);
-  const std::unique_ptr<std::shared_ptr<Endpoint>> owner(
-      static_cast<std::shared_ptr<Endpoint>*>(user_data));
-  if (status != UCS_OK) (*owner)->fail(ucx_status(status, "put"));
+  if (status != UCS_OK) static_cast<Endpoint*>(user_data)->fail(ucx_status(status, "put"));
 }
 
 class UcxRemoteSegment final : public RemoteSegment {
@@ -151,8 +152,9 @@ class UcxChannel final : public Channel {
     {
       const std::lock_guard lock(core_->mutex);
       if (endpoint_->handle == nullptr) return endpoint_->failure;
-      TANDEM_RETURN_IF_ERROR(ucx_status(
-          ucp_ep_rkey_unpack(endpoint_->handle, opened->data() + sizeof region, &key), "remote key"));
+      TANDEM_RETURN_IF_ERROR(
+          ucx_status(ucp_ep_rkey_unpack(endpoint_->handle, opened->data() + sizeof region, &key),
+                     "remote key"));
       if (ucp_rkey_ptr(key, region.address, &mapped) != UCS_OK) mapped = nullptr;
     }
     // The first touch of a page costs more than writing it; it is due before the prompt runs.
@@ -168,21 +170,18 @@ class UcxChannel final : public Channel {
     }
     const std::lock_guard lock(core_->mutex);
     if (endpoint_->handle == nullptr) return endpoint_->failure;
-    auto owner = std::make_unique<std::shared_ptr<Endpoint>>(endpoint_);
-    const ucp_request_param_t param = callback_param(&on_put, owner.get());
+    const ucp_request_param_t param = callback_param(&on_put, endpoint_.get());
     void* request = ucp_put_nbx(endpoint_->handle, source.data(), source.size(),
                                 target->address() + offset, target->key(), &param);
-    if (UCS_PTR_IS_PTR(request)) {
-      static_cast<void>(owner.release());  // on_put owns it now
-      return {};
-    }
+    if (UCS_PTR_IS_PTR(request)) return {};
     const Status status = ucx_status(UCS_PTR_STATUS(request), "put");
     if (!status.ok()) endpoint_->fail(status);
     return status;
   }
 
   Status notify(std::string message, std::function<void(const Status&)> done) override {
-    auto notification = std::make_unique<Notification>(endpoint_, std::move(message), std::move(done));
+    auto notification =
+        std::make_unique<Notification>(endpoint_, std::move(message), std::move(done));
     const std::lock_guard lock(core_->mutex);
     // A failed endpoint must not be flushed: on shared memory that never ends.
     if (endpoint_->handle == nullptr) return endpoint_->failure;
@@ -234,12 +233,13 @@ Result<std::unique_ptr<Channel>> make_ucx_channel(std::shared_ptr<UcxCore> core,
   std::string lanes;
   {
     const std::lock_guard lock(core->mutex);
-    TANDEM_RETURN_IF_ERROR(ucx_status(
-        ucp_ep_create(core->worker, &params, &endpoint->handle), "endpoint"));
+    TANDEM_RETURN_IF_ERROR(
+        ucx_status(ucp_ep_create(core->worker, &params, &endpoint->handle), "endpoint"));
     lanes = lanes_of(endpoint->handle);
   }
   log_info("event=ucx_channel lanes={}", tandem::quoted(lanes));
-  return std::unique_ptr<Channel>(std::make_unique<UcxChannel>(std::move(core), std::move(endpoint)));
+  return std::unique_ptr<Channel>(
+      std::make_unique<UcxChannel>(std::move(core), std::move(endpoint)));
 }
 
 }  // namespace tandem::transfer

@@ -43,7 +43,8 @@ Status configure(ucp_config_t* config) {
   };
   std::vector<Setting> settings = {
       // Without it, error mode PEER silently takes TCP loopback within a host.
-      {"MM_ERROR_HANDLING", "y",
+      {"MM_ERROR_HANDLING",
+       "y",
        {"UCX_MM_ERROR_HANDLING", "UCX_POSIX_ERROR_HANDLING", "UCX_SYSV_ERROR_HANDLING"}},
       {"KEEPALIVE_INTERVAL", "1s", {"UCX_KEEPALIVE_INTERVAL"}},
       {"TX_SEG_SIZE", "512K", {"UCX_TCP_TX_SEG_SIZE"}},
@@ -66,7 +67,8 @@ Status configure(ucp_config_t* config) {
 
 Status ucx_status(ucs_status_t status, std::string_view what) {
   if (status == UCS_OK) return {};
-  const ErrorCode code = status == UCS_ERR_CANCELED ? ErrorCode::kCancelled : ErrorCode::kUnavailable;
+  const ErrorCode code =
+      status == UCS_ERR_CANCELED ? ErrorCode::kCancelled : ErrorCode::kUnavailable;
   return Status(code, fmt::format("UCX: {}: {}", what, ucs_status_string(status)));
 }
 
@@ -99,7 +101,8 @@ Result<std::shared_ptr<UcxCore>> UcxCore::create() {
 Status UcxCore::start() {
   silence_signal_handlers();
   ucp_config_t* config = nullptr;
-  TANDEM_RETURN_IF_ERROR(ucx_status(ucp_config_read(nullptr, nullptr, &config), "reading settings"));
+  TANDEM_RETURN_IF_ERROR(
+      ucx_status(ucp_config_read(nullptr, nullptr, &config), "reading settings"));
   const std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)> owner(config,
                                                                            &ucp_config_release);
   TANDEM_RETURN_IF_ERROR(configure(config));

@@ -1,8 +1,8 @@
-// UcxCore: one UCX context with one worker, shared by a transport, its channels and its segments, so that the
-// worker outlives every endpoint, key and region on it. Private to ucx/.
+// UcxCore: one UCX context with one worker, shared by a transport, its channels and its segments,
+// so that the worker outlives every endpoint, key and region on it. Private to ucx/.
 //
-// `mutex` guards the worker and everything that hangs on it; whoever calls ucp_* holds it. Callbacks of
-// users never run under it: they go through the delivery queue.
+// `mutex` guards the worker and everything that hangs on it; whoever calls ucp_* holds it.
+// Callbacks of users never run under it: they go through the delivery queue.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -37,7 +37,8 @@ class UcxCore {
     ucp_ep_h endpoint = nullptr;
     std::shared_ptr<void> keep;
   };
-  // Starts to close an endpoint by force: its pending operations end with an error. Requires: mutex is held.
+  // Starts to close an endpoint by force: its pending operations end with an error. Requires: mutex
+  // is held.
   void close_endpoint(Closing closing);
   // From an endpoint's error callback, which may not close it itself. Requires: mutex is held.
   void close_later(Closing closing) { failed_.push_back(std::move(closing)); }
@@ -56,8 +57,8 @@ class UcxCore {
 
   std::string address_;
   int event_fd_ = -1;
-  int closing_ = 0;                // Guarded by mutex: endpoints whose closing has not ended
-  std::vector<Closing> failed_;    // Guarded by mutex
+  int closing_ = 0;              // Guarded by mutex: endpoints whose closing has not ended
+  std::vector<Closing> failed_;  // Guarded by mutex
   std::mutex handler_mutex_;
   std::shared_ptr<const Transport::MessageHandler> handler_;  // Guarded by handler_mutex_
 };
@@ -66,8 +67,8 @@ inline constexpr unsigned kUcxMessageId = 1;
 
 Status ucx_status(ucs_status_t status, std::string_view what);
 
-// Opaque bytes that another process hands to UCX, which trusts them: framed with a magic and a checksum, so
-// that garbage is refused here.
+// Opaque bytes that another process hands to UCX, which trusts them: framed with a magic and a
+// checksum, so that garbage is refused here.
 std::string seal_bytes(std::string_view magic, std::string_view payload);
 Result<std::string> open_bytes(std::string_view magic, std::string_view sealed);
 

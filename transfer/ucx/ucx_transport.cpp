@@ -12,7 +12,8 @@
 namespace tandem::transfer {
 namespace {
 
-// Where the mapping that holds `address` comes from: "/SYSV00000000", "/dev/shm/...", or empty (anonymous).
+// Where the mapping that holds `address` comes from: "/SYSV00000000", "/dev/shm/...", or empty
+// (anonymous).
 std::string backing_of(const void* address) {
   std::ifstream maps("/proc/self/maps");
   const auto wanted = reinterpret_cast<uintptr_t>(address);
@@ -29,7 +30,8 @@ std::string backing_of(const void* address) {
 
 class UcxSegment final : public Segment {
  public:
-  UcxSegment(std::shared_ptr<UcxCore> core, ucp_mem_h handle) : core_(std::move(core)), handle_(handle) {}
+  UcxSegment(std::shared_ptr<UcxCore> core, ucp_mem_h handle)
+      : core_(std::move(core)), handle_(handle) {}
   ~UcxSegment() override {
     const std::lock_guard lock(core_->mutex);
     ucp_mem_unmap(core_->context, handle_);
@@ -90,7 +92,8 @@ class UcxTransport final : public Transport {
       const std::lock_guard lock(core_->mutex);
       const ucs_status_t status = ucp_mem_map(core_->context, &params, &handle);
       if (status != UCS_OK) {
-        return Status(ErrorCode::kResourceExhausted, ucx_status(status, "landing memory").message());
+        return Status(ErrorCode::kResourceExhausted,
+                      ucx_status(status, "landing memory").message());
       }
     }
     auto segment = std::make_unique<UcxSegment>(core_, handle);

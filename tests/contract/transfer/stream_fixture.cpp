@@ -48,11 +48,16 @@ FakeCache::FakeCache(const KvLayout& shape, int rows, bool random) : layout(shap
 
 std::span<std::byte> FakeCache::rows(int layer, KvPart part, int first, int count) {
   const size_t row_bytes = layout.layers[size_t(layer)].row_bytes(part);
-  return std::span(data[{layer, part}]).subspan(size_t(first) * row_bytes, size_t(count) * row_bytes);
+  return std::span(data[{layer, part}])
+      .subspan(size_t(first) * row_bytes, size_t(count) * row_bytes);
 }
 
 LayerRows FakeCache::layer_rows(int layer, int first, int count) {
-  return {SeqId{0}, layer, first, count, rows(layer, KvPart::kKey, first, count),
+  return {SeqId{0},
+          layer,
+          first,
+          count,
+          rows(layer, KvPart::kKey, first, count),
           rows(layer, KvPart::kValue, first, count)};
 }
 
@@ -99,7 +104,8 @@ std::optional<Status> Outcome::failure() {
   return failed;
 }
 
-DecodeSide::DecodeSide(const Config& config, const KvLayout& layout, std::unique_ptr<Transport> transport)
+DecodeSide::DecodeSide(const Config& config, const KvLayout& layout,
+                       std::unique_ptr<Transport> transport)
     : config_(config),
       layout_(layout),
       transport_(std::move(transport)),
@@ -113,9 +119,8 @@ DecodeSide::DecodeSide(const Config& config, const KvLayout& layout, std::unique
     const std::lock_guard lock(mutex_);
     sessions_.push_back(session);
   };
-  handlers.on_frame = [this](const link::SessionPtr& session, link::FrameKind kind, std::string_view body) {
-    receiver_->on_frame(session, kind, body);
-  };
+  handlers.on_frame = [this](const link::SessionPtr& session, link::FrameKind kind,
+                             std::string_view body) { receiver_->on_frame(session, kind, body); };
   handlers.on_close = [this](const link::SessionPtr& session, const Status& reason) {
     receiver_->on_close(session, reason);
   };
@@ -138,8 +143,8 @@ void DecodeSide::close_sessions() {
   sessions_.clear();
 }
 
-std::shared_ptr<Outcome> DecodeSide::expect(TransferId transfer, const std::string& token, int tokens,
-                                            Duration deadline) {
+std::shared_ptr<Outcome> DecodeSide::expect(TransferId transfer, const std::string& token,
+                                            int tokens, Duration deadline) {
   auto outcome = std::make_shared<Outcome>();
   caches_[transfer] = std::make_unique<FakeCache>(layout_, tokens, false);
   outcomes_[transfer] = outcome;
@@ -172,6 +177,8 @@ void DecodeSide::pull() {
   receiver_->poll();
   landing_peak = std::max(landing_peak, receiver_->landing_bytes_used());
   for (const LandedUnit& unit : receiver_->take(1 << 20)) {
+    const auto [lowest, first] = lowest_.emplace(unit.transfer, unit.bytes.data());
+    if (!first) lowest->second = std::min(lowest->second, unit.bytes.data());
     if (hold_units) {
       held_.push_back(unit);
       continue;
@@ -200,7 +207,31 @@ void DecodeSide::release_held() {
   hold_units = false;
 }
 
-PrefillSide::PrefillSide(const Config& config, const KvLayout& layout, std::unique_ptr<Transport> transport)
+size_t DecodeSide::held_bytes() const {
+  size_t bytes = 0;
+  for (const LandedUnit& unit : held_) bytes += unit.bytes.size();
+  return bytes;
+}
+
+bool DecodeSide::held_equal(FakeCache& sent) const {
+  return std::all_of(held_.begin(), held_.end(), [&](const LandedUnit& unit) {
+    const auto rows = sent.rows(unit.layer, unit.part, unit.first, unit.count);
+    return std::equal(rows.begin(), rows.end(), unit.bytes.begin(), unit.bytes.end());
+  });
+}
+
+const std::byte* DecodeSide::lowest_landing(TransferId transfer) const {
+  return lowest_.at(transfer);
+}
+
+void DecodeSide::forget(TransferId transfer) {
+  caches_.erase(transfer);
+  outcomes_.erase(transfer);
+  lowest_.erase(transfer);
+}
+
+PrefillSide::PrefillSide(const Config& config, const KvLayout& layout,
+                         std::unique_ptr<Transport> transport)
     : config_(config),
       transport_(std::move(transport)),
       link_{config_.link, "", [] { return make_hello("p0", Epoch{7}); }},
@@ -239,7 +270,8 @@ Pair::Pair(const std::string& name, const KvLayout& shape, const Config& setting
   if (!transport) return;
   // Names must agree; a share of nothing leaves the receiver's faults out.
   const size_t plus = name.find('+');
-  decode.emplace(config, layout, make_test_transport(plus == name.npos ? name : "seed=0" + name.substr(plus)));
+  decode.emplace(config, layout,
+                 make_test_transport(plus == name.npos ? name : "seed=0" + name.substr(plus)));
   prefill.emplace(config, layout, std::move(transport));
 }
 
@@ -285,7 +317,8 @@ bool Pair::transfer(int tokens) {
     if (randomness()() % 2 == 0) decode->pull();
   }
   stream->seal(test_seal(tokens));
-  if (!until([&] { return (out->is_done() && in->is_done()) || out->failure() || in->failure(); })) {
+  if (!until(
+          [&] { return (out->is_done() && in->is_done()) || out->failure() || in->failure(); })) {
     MESSAGE("no end in time");
     return false;
   }

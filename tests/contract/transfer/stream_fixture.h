@@ -1,5 +1,6 @@
-// A prefill and a decode worker without engines: two "caches" of random bytes, a real link between them, a Sender
-// and a Receiver over the transport under test, all in this process. Tests read as: open, push, pull, check.
+// A prefill and a decode worker without engines: two "caches" of random bytes, a real link between
+// them, a Sender and a Receiver over the transport under test, all in this process. Tests read as:
+// open, push, pull, check.
 #pragma once
 
 #include <boost/asio/executor_work_guard.hpp>
@@ -90,6 +91,12 @@ class DecodeSide {
   // Units stay taken, not imported, until release_held().
   bool hold_units = false;
   void release_held();
+  size_t held_bytes() const;
+  // Are the rows of held units, still in landing memory, those of `sent`?
+  bool held_equal(FakeCache& sent) const;
+  // The lowest address at which a unit of this transfer has lain.
+  const std::byte* lowest_landing(TransferId transfer) const;
+  void forget(TransferId transfer);
   int64_t landing_peak = 0;
   Epoch epoch{random_u64()};
 
@@ -104,9 +111,10 @@ class DecodeSide {
   std::unique_ptr<Receiver> receiver_;
   std::unique_ptr<link::Listener> listener_;
   std::mutex mutex_;
-  std::vector<link::SessionPtr> sessions_;                     // Guarded by mutex_
+  std::vector<link::SessionPtr> sessions_;  // Guarded by mutex_
   std::map<TransferId, std::unique_ptr<FakeCache>> caches_;
   std::map<TransferId, std::shared_ptr<Outcome>> outcomes_;
+  std::map<TransferId, const std::byte*> lowest_;
   std::deque<LandedUnit> held_;
 };
 
@@ -115,7 +123,8 @@ class PrefillSide {
   PrefillSide(const Config& config, const KvLayout& layout, std::unique_ptr<Transport> transport);
   ~PrefillSide();
 
-  std::shared_ptr<OutgoingStream> open(const OpenRequest& request, std::shared_ptr<Outcome>& outcome);
+  std::shared_ptr<OutgoingStream> open(const OpenRequest& request,
+                                       std::shared_ptr<Outcome>& outcome);
   Sender& sender() { return *sender_; }
   boost::asio::io_context& io() { return io_.io; }
   const link::LinkContext& link() { return link_; }

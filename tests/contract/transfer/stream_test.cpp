@@ -1,5 +1,5 @@
-// Whole transfers over every transport: what was sent is what the receiver holds, within bounded memory, whatever
-// the shapes, the chunks and the number of transfers at once.
+// Whole transfers over every transport: what was sent is what the receiver holds, within bounded
+// memory, whatever the shapes, the chunks and the number of transfers at once.
 #include <doctest/doctest.h>
 
 #include "tests/contract/transfer/stream_fixture.h"
@@ -26,7 +26,8 @@ void each(const KvLayout& layout, const Config& config, const std::function<void
 // Nothing is left of a transfer on either side.
 bool idle(Pair& pair) {
   return pair.until([&] {
-    return pair.prefill->sender().streams_open() == 0 && pair.decode->receiver().streams_open() == 0 &&
+    return pair.prefill->sender().streams_open() == 0 &&
+           pair.decode->receiver().streams_open() == 0 &&
            pair.decode->receiver().landing_bytes_used() == 0;
   });
 }

@@ -1,5 +1,6 @@
-// What every Transport owes the stream protocol: bytes before messages, bounds, ends that are reported. Two
-// transports of one kind in this process play sender and receiver; everything random comes from the printed seed.
+// What every Transport owes the stream protocol: bytes before messages, bounds, ends that are
+// reported. Two transports of one kind in this process play sender and receiver; everything random
+// comes from the printed seed.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -123,7 +124,8 @@ TEST_CASE("a message arrives only after every byte of the puts before it") {
       const std::span<const std::byte> view(block);
       if (half > 0) REQUIRE(pair.channel->put(*pair.remote, offset, view.first(half)).ok());
       REQUIRE(pair.channel->put(*pair.remote, offset + half, view.subspan(half)).ok());
-      REQUIRE(pair.channel->notify("landed", [&](const Status& status) { done = status.ok(); }).ok());
+      REQUIRE(
+          pair.channel->notify("landed", [&](const Status& status) { done = status.ok(); }).ok());
       const size_t before = size_t(round);
       REQUIRE(pair.until([&] { return done && pair.received() == before + 1; }));
       CHECK(equal);
@@ -137,7 +139,8 @@ TEST_CASE("messages of a channel arrive whole, each once") {
     std::atomic<int> done = 0;
     for (int index = 0; index < 200; ++index) {
       sent.push_back(std::to_string(index) + std::string(randomness()() % 20000, 'x'));
-      REQUIRE(pair.channel->notify(sent.back(), [&](const Status& status) { done += status.ok(); }).ok());
+      REQUIRE(pair.channel->notify(sent.back(), [&](const Status& status) { done += status.ok(); })
+                  .ok());
     }
     REQUIRE(pair.until([&] { return done == 200 && pair.received() == 200; }));
     std::sort(sent.begin(), sent.end());
@@ -150,7 +153,8 @@ TEST_CASE("a put beyond the segment is refused before a byte moves") {
   each([](Pair& pair) {
     const auto block = random_block(4096);
     const size_t size = pair.remote->size();
-    CHECK(pair.channel->put(*pair.remote, size - 4095, block).code() == ErrorCode::kInvalidArgument);
+    CHECK(pair.channel->put(*pair.remote, size - 4095, block).code() ==
+          ErrorCode::kInvalidArgument);
     CHECK(pair.channel->put(*pair.remote, SIZE_MAX, block).code() == ErrorCode::kInvalidArgument);
   });
 }
@@ -191,7 +195,8 @@ TEST_CASE("a peer that goes away is reported") {
     std::atomic<bool> first = false;
     REQUIRE(pair.channel->notify("hello", [&](const Status& status) { first = status.ok(); }).ok());
     REQUIRE(pair.until([&] { return first.load(); }));
-    if (name == "ucx") continue;  // Within a process UCX sees no death; the two-process test covers it
+    if (name == "ucx")
+      continue;  // Within a process UCX sees no death; the two-process test covers it
     pair.segment.reset();
     pair.receiver.reset();
     std::atomic<int> failed = 0;
@@ -221,7 +226,8 @@ TEST_CASE("destroying a shared segment stops every write to it") {
   shared->reset();
   std::fill(memory.begin(), memory.end(), std::byte(0x5a));
   CHECK(pair.until([&] { return reported == 20; }));
-  CHECK(std::all_of(memory.begin(), memory.end(), [](std::byte b) { return b == std::byte(0x5a); }));
+  CHECK(
+      std::all_of(memory.begin(), memory.end(), [](std::byte b) { return b == std::byte(0x5a); }));
 }
 
 TEST_CASE("the fault decorator spoils, drops and kills as its seed says") {
@@ -253,7 +259,8 @@ TEST_CASE("the self-test passes and measures every transport") {
     if (!target) continue;
     const auto report = self_test(*target, *source);
     REQUIRE_MESSAGE(report.ok(), report.status().to_string());
-    MESSAGE(name << ": " << report->put_gb_per_s << " GB/s, memcpy " << report->copy_gb_per_s << " GB/s");
+    MESSAGE(name << ": " << report->put_gb_per_s << " GB/s, memcpy " << report->copy_gb_per_s
+                 << " GB/s");
     CHECK(report->put_gb_per_s > 0);
   }
 }

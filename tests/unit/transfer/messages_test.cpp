@@ -32,7 +32,8 @@ TEST_CASE("messages round-trip and mutilated ones are refused") {
   std::mt19937_64 random(seed);
 
   SUBCASE("LANDED") {
-    const Landed landed{{5}, 6, {{1, 2, 3, 4, 5, 6, 7, KvPart::kValue}, {8, 9, 10, 11, 12, 13, 14}}};
+    const Landed landed{
+        {5}, 6, {{1, 2, 3, 4, 5, 6, 7, KvPart::kValue}, {8, 9, 10, 11, 12, 13, 14}}};
     const auto decoded = Landed::decode(landed.encode());
     REQUIRE(decoded.ok());
     CHECK(decoded->transfer == landed.transfer);

@@ -1,5 +1,5 @@
-// A process is known dead exactly when it cannot run any more: stopped and running ones are not, a later one with
-// its number is.
+// A process is known dead exactly when it cannot run any more: stopped and running ones are not, a
+// later one with its number is.
 #include "transfer/stream/process_identity.h"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-// RingAllocator against a model that knows every byte in use: allocations never overlap, and room that is
-// given back in order always becomes usable again.
+// RingAllocator against a model that knows every byte in use: allocations never overlap, and room
+// that is given back in order always becomes usable again.
 #include "transfer/stream/ring_allocator.h"
 
 #include <doctest/doctest.h>

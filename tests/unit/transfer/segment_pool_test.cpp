@@ -1,5 +1,5 @@
-// SegmentPool over transports in this process: room comes back, retired memory is never granted again before its
-// owner is settled, and what is kept aside is bounded.
+// SegmentPool over transports in this process: room comes back, retired memory is never granted
+// again before its owner is settled, and what is kept aside is bounded.
 #include "transfer/stream/segment_pool.h"
 
 #include <doctest/doctest.h>
