@@ -1,5 +1,6 @@
-// Proof that a peer knows the shared secret: keyed BLAKE2b over both hellos, which carry both nonces, and the
-// side that proves (so that a proof cannot be sent back). Pure functions, any thread.
+// Proof that a peer knows the shared secret: keyed BLAKE2b over both hellos, which carry both
+// nonces, and the side that proves (so that a proof cannot be sent back). Pure functions, any
+// thread.
 #pragma once
 
 #include <string>

@@ -43,7 +43,8 @@ class DialLoop : public std::enable_shared_from_this<DialLoop> {
   void stop() {
     stopped_ = true;
     timer_.cancel();
-    if (const auto session = session_.lock()) session->close({ErrorCode::kCancelled, "this side stops"});
+    if (const auto session = session_.lock())
+      session->close({ErrorCode::kCancelled, "this side stops"});
   }
 
  private:
@@ -89,8 +90,7 @@ class DialerImpl final : public Dialer {
 
 std::unique_ptr<Dialer> keep_dialled(asio::io_context& io, const LinkContext& context,
                                      std::string host_port, SessionHandlers handlers) {
-  auto loop =
-      std::make_shared<DialLoop>(io, context, std::move(host_port), std::move(handlers));
+  auto loop = std::make_shared<DialLoop>(io, context, std::move(host_port), std::move(handlers));
   asio::dispatch(io, [loop] { loop->attempt(); });
   return std::make_unique<DialerImpl>(io, std::move(loop));
 }

@@ -1,6 +1,6 @@
-// The frame of every link: `u32 length (little endian) | u8 kind | body`, length counting kind and body.
-// Bodies are MessagePack maps, except kTokens (compact binary, messages.h). docs/wire_format.md is the
-// grammar. Pure functions, any thread.
+// The frame of every link: `u32 length (little endian) | u8 kind | body`, length counting kind and
+// body. Bodies are MessagePack maps, except kTokens (compact binary, messages.h).
+// docs/wire_format.md is the grammar. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +54,8 @@ struct FrameHeader {
 
 // Requires: body.size() + 1 fits 32 bits.
 std::string encode_frame(FrameKind kind, std::string_view body);
-// kInvalidArgument when the length is 0 or above `frame_bytes_max`, or the kind is unknown. Requires:
-// header.size() == kFrameHeaderBytes.
+// kInvalidArgument when the length is 0 or above `frame_bytes_max`, or the kind is unknown.
+// Requires: header.size() == kFrameHeaderBytes.
 Result<FrameHeader> decode_header(std::string_view header, int64_t frame_bytes_max);
 
 }  // namespace tandem::link

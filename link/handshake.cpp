@@ -95,9 +95,9 @@ Result<std::string> load_secret(const LinkConfig& config) {
     if (!listen) return listen.status();
     const std::string& host = listen->host;
     if (host == "localhost" || host == "::1" || host.starts_with("127.")) return std::string();
-    return Status(ErrorCode::kInvalidArgument,
-                  "link.secret_file is required when link.listen (" + config.listen +
-                      ") is reachable from other machines");
+    return Status(ErrorCode::kInvalidArgument, "link.secret_file is required when link.listen (" +
+                                                   config.listen +
+                                                   ") is reachable from other machines");
   }
   std::ifstream file(config.secret_file, std::ios::binary);
   if (!file) {

@@ -278,7 +278,8 @@ Result<PrefillDone> PrefillDone::decode(std::string_view body) {
 }
 
 std::string Tokens::encode() const {
-  TANDEM_CHECK(entries.size() <= std::numeric_limits<uint16_t>::max(), "too many tokens in a frame");
+  TANDEM_CHECK(entries.size() <= std::numeric_limits<uint16_t>::max(),
+               "too many tokens in a frame");
   std::string out;
   out.reserve(2 + entries.size() * 20);
   append(out, static_cast<uint16_t>(entries.size()));

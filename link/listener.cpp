@@ -70,8 +70,8 @@ class AcceptLoop : public std::enable_shared_from_this<AcceptLoop> {
     const auto limit = static_cast<size_t>(context_.config.connections_max);
     if (sessions_.size() >= limit + kRefusingMax) return;  // Closes the socket.
     const bool full = sessions_.size() >= limit;
-    auto session = std::make_shared<SessionImpl>(io_, context_, full ? SessionHandlers{} : handlers_,
-                                                 Side::kListener);
+    auto session = std::make_shared<SessionImpl>(
+        io_, context_, full ? SessionHandlers{} : handlers_, Side::kListener);
     const SessionImpl* key = session.get();
     sessions_.emplace(key, session);
     // Weak: sessions_ owns the session.

@@ -22,7 +22,8 @@ constexpr double kRealMax = 1e18;
 void read_role(Fields& fields, Role& role) {
   std::string name;
   fields.text("role", name, kNameBytesMax);
-  if (fields.status().ok() && !role_from_name(name, role)) fields.fail("unknown role '" + name + "'");
+  if (fields.status().ok() && !role_from_name(name, role))
+    fields.fail("unknown role '" + name + "'");
 }
 
 }  // namespace

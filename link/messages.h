@@ -1,6 +1,7 @@
 // What routers and workers say to each other. Every struct has `encode()` to a body and a static
-// `decode(body)`, which checks types, ranges and lengths: a peer's lies end in kInvalidArgument, never in a crash.
-// Plain values, any thread. Times named *_us are wall-clock microseconds since the Unix epoch.
+// `decode(body)`, which checks types, ranges and lengths: a peer's lies end in kInvalidArgument,
+// never in a crash. Plain values, any thread. Times named *_us are wall-clock microseconds since
+// the Unix epoch.
 #pragma once
 
 #include <cstdint>
@@ -50,14 +51,14 @@ struct Load {
   bool draining = false;
   int slots_free = 0;
   int running = 0;
-  int waiting = 0;                  // Commands accepted, not yet started
-  int64_t kv_tokens_used = 0;       // In sequences that run
-  int64_t kv_tokens_reserved = 0;   // Promised to transfers and commands that have not joined
+  int waiting = 0;                 // Commands accepted, not yet started
+  int64_t kv_tokens_used = 0;      // In sequences that run
+  int64_t kv_tokens_reserved = 0;  // Promised to transfers and commands that have not joined
   int64_t kv_tokens_capacity = 0;
   int transfers_in_flight = 0;
   int64_t prefill_backlog_tokens = 0;  // Uncached prompt tokens accepted and not yet computed
-  double decode_step_ms = 0;        // Smoothed; 0 before the first
-  double prefill_us_per_token = 0;  // Smoothed; 0 before the first
+  double decode_step_ms = 0;           // Smoothed; 0 before the first
+  double prefill_us_per_token = 0;     // Smoothed; 0 before the first
   // Totals since the worker's start, by the metric's full name with labels, e.g.
   // `tandem_kv_transfer_bytes_total{direction="in"}`. The router exports them with a worker label.
   std::map<std::string, double> counters;
@@ -69,10 +70,11 @@ struct Load {
 // What both legs of a request need to know. One per attempt and prompt.
 struct Leg {
   TransferId transfer;
-  std::string request;      // X-Request-Id, for logs only
-  std::vector<TokenId> tokens;  // Prompt, then tokens emitted before a resume (only with choices == 1)
+  std::string request;  // X-Request-Id, for logs only
+  // Prompt, then tokens emitted before a resume (only with choices == 1)
+  std::vector<TokenId> tokens;
   int prompt_count = 0;
-  int choices = 1;          // n; choice i samples with seeds[i]
+  int choices = 1;  // n; choice i samples with seeds[i]
   std::vector<uint64_t> seeds;
   SamplingParams sampling;  // Its own seed is unused
   int max_tokens = 16;      // Of output per choice, those already in `tokens` included
@@ -102,7 +104,7 @@ struct DecodeCommand {
 
 struct CancelCommand {
   TransferId transfer;
-  int choice = -1;     // -1: the whole leg; else this choice only (its stop string was found)
+  int choice = -1;  // -1: the whole leg; else this choice only (its stop string was found)
   std::string reason;
 
   std::string encode() const;
@@ -147,7 +149,8 @@ struct LegEvent {
   // "accepted" | "granted" | "prefill_start" | "kv_first" | "kv_last" | "joined" | "released"
   std::string name;
   int64_t at_us = 0;
-  int64_t bytes = 0;  // With kv_last: bytes received. With kv_first and kv_last, sent by the decode worker.
+  // With kv_last: bytes received. With kv_first and kv_last, sent by the decode worker.
+  int64_t bytes = 0;
   // With kv_last: microseconds and bytes at which each tenth of the units had landed.
   std::vector<std::pair<int64_t, int64_t>> landed;
 

@@ -15,7 +15,8 @@ static_assert(std::endian::native == std::endian::little, "packed numbers are co
 constexpr int kDepthMax = 6;
 constexpr size_t kValuesMax = 65536;
 
-// Looks at a body before anything is built from it: the parser recurses per level and makes 16 bytes of every one.
+// Looks at a body before anything is built from it: the parser recurses per level and makes 16
+// bytes of every one.
 class Guard final : public nlohmann::json_sax<json> {
  public:
   bool null() override { return count(); }

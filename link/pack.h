@@ -1,13 +1,13 @@
-// Strict reading and writing of frame bodies: MessagePack maps whose fields have a type, a range and a
-// longest length. Used by link/ and transfer/. Plain values, any thread.
+// Strict reading and writing of frame bodies: MessagePack maps whose fields have a type, a range
+// and a longest length. Used by link/ and transfer/. Plain values, any thread.
 //
 //   Fields fields(body);
 //   fields.text("name", hello.name, 256);
 //   fields.number("slots", hello.slots, 0, 65536);
 //   TANDEM_RETURN_IF_ERROR(fields.status());
 //
-// The first field that is missing or wrong sets the status (kInvalidArgument, naming the field); later
-// reads then do nothing. Unknown fields are ignored, so that a newer peer may add some.
+// The first field that is missing or wrong sets the status (kInvalidArgument, naming the field);
+// later reads then do nothing. Unknown fields are ignored, so that a newer peer may add some.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@
 
 namespace tandem::link {
 
-// A MessagePack map as a JSON object. Refuses anything else, nesting deeper than 6 and more than 65,536
+// A MessagePack map as a JSON object. Refuses anything else, nesting deeper than 6 and more than
+// 65,536
 // values: what a body may cost is bounded by its bytes, not by what it claims.
 Result<nlohmann::json> unpack(std::string_view body);
 std::string pack(const nlohmann::json& object);

@@ -60,16 +60,15 @@ void SessionImpl::start_dial(std::string host_port) {
 }
 
 void SessionImpl::connect(const std::vector<Tcp::endpoint>& endpoints) {
-  asio::async_connect(socket_, endpoints,
-                      [self = shared_from_this()](error_code error, const Tcp::endpoint&) {
-                        if (self->state_ != State::kConnecting) return;
-                        if (error) {
-                          return self->fail(
-                              {ErrorCode::kUnavailable, "cannot connect: " + error.message()},
-                              Tell::kNothing);
-                        }
-                        self->connected();
-                      });
+  asio::async_connect(
+      socket_, endpoints, [self = shared_from_this()](error_code error, const Tcp::endpoint&) {
+        if (self->state_ != State::kConnecting) return;
+        if (error) {
+          return self->fail({ErrorCode::kUnavailable, "cannot connect: " + error.message()},
+                            Tell::kNothing);
+        }
+        self->connected();
+      });
 }
 
 void SessionImpl::connected() {
@@ -114,12 +113,11 @@ void SessionImpl::arm_handshake_deadline() {
   timer_.expires_after(context_.config.connect_deadline);
   timer_.async_wait([self = shared_from_this()](error_code error) {
     if (error || (self->state_ != State::kConnecting && self->state_ != State::kHandshake)) return;
-    self->fail({ErrorCode::kDeadlineExceeded, "no connection within the deadline"},
-               Tell::kNothing);
+    self->fail({ErrorCode::kDeadlineExceeded, "no connection within the deadline"}, Tell::kNothing);
   });
 }
 
-// ---- Reading ----------------------------------------------------------------------------------------
+// ---- Reading ----
 
 void SessionImpl::read_more() {
   // Room grows with what has arrived, never with what a header claims.
@@ -198,7 +196,7 @@ void SessionImpl::on_frame(FrameKind kind, std::string_view body) {
   fail({ErrorCode::kInvalidArgument, "handshake frame on an open session"}, Tell::kGoodbye);
 }
 
-// ---- Heartbeats -------------------------------------------------------------------------------------
+// ---- Heartbeats ----
 
 void SessionImpl::arm_heartbeat() {
   const TimePoint next = std::min(next_ping_, last_heard_ + context_.config.silence_max);
@@ -225,7 +223,7 @@ void SessionImpl::on_heartbeat(TimePoint expected) {
   arm_heartbeat();
 }
 
-// ---- Writing ----------------------------------------------------------------------------------------
+// ---- Writing ----
 
 Status SessionImpl::send(FrameKind kind, std::string_view body) {
   if (static_cast<int64_t>(body.size()) >= context_.config.frame_bytes_max) {
@@ -313,7 +311,7 @@ void SessionImpl::on_written() {
   queued_bytes_ -= bytes;
 }
 
-// ---- Closing ----------------------------------------------------------------------------------------
+// ---- Closing ----
 
 void SessionImpl::close(Status reason) {
   {

@@ -1,12 +1,13 @@
 // Session: one authenticated, heart-beating connection between two Tandem processes.
 //
-// Owned by shared_ptr (Asio keeps it alive while operations are pending). Runs on one io_context thread;
-// send() and close() may be called from any thread. Handlers run on the io_context thread, frames in
-// order; after on_close no handler runs. A session never throws and never blocks.
+// Owned by shared_ptr (Asio keeps it alive while operations are pending). Runs on one io_context
+// thread; send() and close() may be called from any thread. Handlers run on the io_context thread,
+// frames in order; after on_close no handler runs. A session never throws and never blocks.
 //
-// Both ends prove that they know the shared secret (keyed BLAKE2b over both nonces and hellos) before any other
-// frame is looked at. A peer that sends nothing for LinkConfig::silence_max, breaks the framing, or
-// does not read until LinkConfig::send_queue_bytes are waiting, is closed with the reason.
+// Both ends prove that they know the shared secret (keyed BLAKE2b over both nonces and hellos)
+// before any other frame is looked at. A peer that sends nothing for LinkConfig::silence_max,
+// breaks the framing, or does not read until LinkConfig::send_queue_bytes are waiting, is closed
+// with the reason.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -59,11 +60,11 @@ struct LinkContext {
 Result<std::string> load_secret(const LinkConfig& config);
 
 // Dials once. Every outcome arrives through the handlers within LinkConfig::connect_deadline.
-SessionPtr dial(boost::asio::io_context& io, const LinkContext& context, const std::string& host_port,
-                SessionHandlers handlers);
+SessionPtr dial(boost::asio::io_context& io, const LinkContext& context,
+                const std::string& host_port, SessionHandlers handlers);
 
-// Keeps one session to an address alive: dials, and dials again with back-off (100 ms doubling to 2 s) until
-// stop(). Runs on the io_context thread.
+// Keeps one session to an address alive: dials, and dials again with back-off (100 ms doubling to 2
+// s) until stop(). Runs on the io_context thread.
 class Dialer {
  public:
   virtual ~Dialer() = default;
@@ -72,7 +73,8 @@ class Dialer {
 std::unique_ptr<Dialer> keep_dialled(boost::asio::io_context& io, const LinkContext& context,
                                      std::string host_port, SessionHandlers handlers);
 
-// Accepts sessions on LinkConfig::listen. At most LinkConfig::connections_max; more are refused with the reason.
+// Accepts sessions on LinkConfig::listen. At most LinkConfig::connections_max; more are refused
+// with the reason.
 class Listener {
  public:
   virtual ~Listener() = default;

@@ -1,9 +1,10 @@
 // The one implementation of Session, shared by dialling and listening ends. Internal to link/.
 //
-// Everything runs on the io_context thread except send(), queued_bytes() and close(), which touch only what
-// mutex_ guards and post the rest. Life: connecting (dialler) -> handshake -> open -> lingering -> closed.
-// Lingering: on_close has run, the last frames are on their way, and what the peer still sends is thrown away,
-// so that the kernel does not answer it with a reset that would destroy our reason.
+// Everything runs on the io_context thread except send(), queued_bytes() and close(), which touch
+// only what mutex_ guards and post the rest. Life: connecting (dialler) -> handshake -> open ->
+// lingering -> closed.
+// Lingering: on_close has run, the last frames are on their way, and what the peer still sends is
+// thrown away, so that the kernel does not answer it with a reset that would destroy our reason.
 #pragma once
 
 #include <atomic>

@@ -1,8 +1,8 @@
 // AbortSwitch: stops a prompt within a chunk when its reason to run has gone.
 //
-// The engine thread brackets every chunk with begin() and end(); other threads report what ended. Whoever
-// reports must have pushed the matching message to the Inbox before, and the engine thread must look at
-// the Inbox after begin(): then no end is missed, whichever thread comes first.
+// The engine thread brackets every chunk with begin() and end(); other threads report what ended.
+// Whoever reports must have pushed the matching message to the Inbox before, and the engine thread
+// must look at the Inbox after begin(): then no end is missed, whichever thread comes first.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -39,10 +39,10 @@ class AbortSwitch {
   Engine& engine_;
   std::shared_ptr<Watch> watch_;
   std::mutex mutex_;
-  bool running_ = false;                     // Guarded by mutex_, as all below
+  bool running_ = false;  // Guarded by mutex_, as all below
   TransferId transfer_{};
   const link::Session* router_ = nullptr;
-  uint64_t chunk_ = 0;                       // Which begin() this is
+  uint64_t chunk_ = 0;  // Which begin() this is
 };
 
 }  // namespace tandem::worker

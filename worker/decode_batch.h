@@ -1,4 +1,5 @@
-// DecodeBatch: one step of continuous batching over all legs that run, and what their routers hear of it.
+// DecodeBatch: one step of continuous batching over all legs that run, and what their routers hear
+// of it.
 //
 // Owned by DecodeWork, engine thread only.
 #pragma once

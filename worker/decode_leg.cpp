@@ -30,9 +30,8 @@ void accept_first(Engine& engine, DecodeLeg& leg, const std::vector<SampledToken
     if (choice.done) continue;  // Cancelled while the rows came.
     choice.token = first[i].token;
     choice.position = leg.tokens();
-    const FinishReason finish =
-        finish_of(first[i], choice.sampler->emitted(), leg.leg().max_tokens, choice.position,
-                  engine.model().context);
+    const FinishReason finish = finish_of(first[i], choice.sampler->emitted(), leg.leg().max_tokens,
+                                          choice.position, engine.model().context);
     if (finish != FinishReason::kNone) close_choice(engine, choice);
   }
   leg.state = DecodeLeg::State::kRunning;

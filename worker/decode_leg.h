@@ -1,7 +1,8 @@
-// A decode worker's record of one leg: everything it holds, so that one release gives all of it back.
-// Plain data of the engine thread.
+// A decode worker's record of one leg: everything it holds, so that one release gives all of it
+// back. Plain data of the engine thread.
 #pragma once
 
+#include <algorithm>
 #include <list>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@ struct DecodeChoice {
   std::optional<SeqId> sequence;  // From the first row until the choice's end
   std::unique_ptr<Sampler> sampler;
   bool done = false;
+  int rows = 0;       // Positions that exist before the join
   TokenId token = 0;  // Sampled, not yet run; goes to `position`
   int position = 0;
 };
@@ -36,7 +38,6 @@ struct DecodeLeg {
   State state = State::kExpecting;
   std::vector<DecodeChoice> choices;
   bool transfer_open = false;  // The Receiver must be told how it ended
-  int rows = 0;                // Positions that exist in every open sequence
 
   std::optional<transfer::SealInfo> seal;  // kReceiving
 
@@ -57,6 +58,14 @@ struct DecodeLeg {
   int64_t promise(int context) const {
     const int64_t emitted = tokens() - leg().prompt_count;
     return std::min<int64_t>(context, tokens() + leg().max_tokens - emitted);
+  }
+  // Positions that exist in every sequence that is still needed.
+  int rows() const {
+    int count = tokens();
+    for (const DecodeChoice& choice : choices) {
+      if (!choice.done) count = std::min(count, choice.rows);
+    }
+    return count;
   }
   bool all_done() const { return slots() == 0; }
 };

@@ -26,7 +26,7 @@ DecodeWork::DecodeWork(const WorkContext& context, transfer::Receiver* receiver)
   }
 }
 
-// ---- Messages ---------------------------------------------------------------------------------------
+// ---- Messages ----
 
 int DecodeWork::slots_free() const {
   int free = context_.engine.sequences_max();
@@ -42,9 +42,8 @@ Status DecodeWork::admit(const link::DecodeCommand& command) {
     return {ErrorCode::kInvalidArgument, "a leg with this transfer id is here already"};
   }
   if (command.leg.choices > slots_free()) {
-    return {ErrorCode::kResourceExhausted,
-            std::to_string(slots_free()) + " slots are free, " +
-                std::to_string(command.leg.choices) + " are needed"};
+    return {ErrorCode::kResourceExhausted, std::to_string(slots_free()) + " slots are free, " +
+                                               std::to_string(command.leg.choices) + " are needed"};
   }
   if (!command.local && !receiver_) {
     return {ErrorCode::kFailedPrecondition, "a coupled worker takes no transfers"};
@@ -65,8 +64,8 @@ void DecodeWork::on_decode(DecodeArrived message) {
   DecodeLeg& leg = legs_.emplace_back();
   leg.router = std::move(message.session);
   leg.command = std::move(message.command);
-  leg.deadline = leg_deadline(leg.leg(), context_.clock.now(),
-                              context_.config.router.request_deadline);
+  leg.deadline =
+      leg_deadline(leg.leg(), context_.clock.now(), context_.config.router.request_deadline);
   leg.choices.resize(static_cast<size_t>(leg.leg().choices));
   send_event(*leg.router, leg.leg().transfer, "accepted");
   if (leg.command.local) {
@@ -84,8 +83,7 @@ Status DecodeWork::expect(DecodeLeg& leg) {
   expectation.deadline = leg.deadline - context_.clock.now();
   // Events may come on any thread and after the leg is gone: they carry the id, never the leg.
   const auto post = [inbox = &context_.inbox, transfer = expectation.transfer](
-                        TransferChanged::Kind kind, transfer::SealInfo seal,
-                        const Status& status) {
+                        TransferChanged::Kind kind, transfer::SealInfo seal, const Status& status) {
     inbox->push(TransferChanged{transfer, kind, std::move(seal), status});
   };
   transfer::IncomingEvents events;
@@ -148,12 +146,11 @@ void DecodeWork::on_transfer(TransferChanged message) {
   }
 }
 
-// ---- Work -------------------------------------------------------------------------------------------
+// ---- Work ----
 
 bool DecodeWork::running() const {
-  return std::any_of(legs_.begin(), legs_.end(), [](const DecodeLeg& leg) {
-    return leg.state == DecodeLeg::State::kRunning;
-  });
+  return std::any_of(legs_.begin(), legs_.end(),
+                     [](const DecodeLeg& leg) { return leg.state == DecodeLeg::State::kRunning; });
 }
 
 bool DecodeWork::advance() {
@@ -181,7 +178,7 @@ void DecodeWork::join_ready() {
 Status DecodeWork::try_join(DecodeLeg& leg) {
   const TransferId transfer = leg.leg().transfer;
   const transfer::IncomingProgress progress = receiver_->progress_of(transfer);
-  if (!progress.complete || leg.rows < leg.tokens()) return {};
+  if (!progress.complete || leg.rows() < leg.tokens()) return {};
   if (leg.seal->tokens != leg.tokens() || leg.seal->first.size() != leg.choices.size()) {
     return {ErrorCode::kDataLoss, "the seal does not fit the request"};
   }
@@ -198,8 +195,7 @@ Status DecodeWork::try_join(DecodeLeg& leg) {
   return {};
 }
 
-void DecodeWork::send_transfer_events(DecodeLeg& leg,
-                                      const transfer::IncomingProgress& progress) {
+void DecodeWork::send_transfer_events(DecodeLeg& leg, const transfer::IncomingProgress& progress) {
   link::LegEvent event;
   event.transfer = leg.leg().transfer;
   event.name = "kv_first";
@@ -220,7 +216,7 @@ void DecodeWork::release_done() {
   }
 }
 
-// ---- Ends -------------------------------------------------------------------------------------------
+// ---- Ends ----
 
 void DecodeWork::check_ends(TimePoint now) {
   for (auto leg = legs_.begin(); leg != legs_.end();) {

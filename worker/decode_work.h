@@ -1,6 +1,7 @@
-// DecodeWork: a decode worker's (or coupled worker's) legs. A leg's slots and positions are promised when its command
-// is accepted; rows come from a prefill worker or from running the prompt here; then it joins the running batch.
-// release() is the one place where a leg's sequences, transfer and record are given back.
+// DecodeWork: a decode worker's (or coupled worker's) legs. A leg's slots and positions are
+// promised when its command is accepted; rows come from a prefill worker or from running the prompt
+// here; then it joins the running batch. release() is the one place where a leg's sequences,
+// transfer and record are given back.
 #pragma once
 
 #include "worker/decode_batch.h"

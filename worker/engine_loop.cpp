@@ -15,11 +15,12 @@ struct Overloaded : Handlers... {
 }  // namespace
 
 EngineLoop::EngineLoop(const WorkContext& context, std::unique_ptr<RoleWork> work)
-    : context_(context), work_(std::move(work)) {}
+    : context_(context), work_(std::move(work)) {
+  publish();  // A router that connects before run() must not see a worker without slots.
+}
 
 void EngineLoop::run() {
   const Clock& clock = context_.clock;
-  publish();
   bool more = false;
   for (;;) {
     const TimePoint wake = more ? clock.now() : work_->next_wakeup();
@@ -33,26 +34,25 @@ void EngineLoop::run() {
 }
 
 void EngineLoop::handle(Message message) {
-  std::visit(
-      Overloaded{[&](PrefillArrived& arrived) { work_->on_prefill(std::move(arrived)); },
-                 [&](DecodeArrived& arrived) { work_->on_decode(std::move(arrived)); },
-                 [&](CancelArrived& arrived) { work_->on_cancel(arrived); },
-                 [&](RouterGone& gone) { work_->on_router_gone(gone.session); },
-                 [&](TransferChanged& changed) { work_->on_transfer(std::move(changed)); },
-                 [&](DrainChanged& changed) {
-                   draining_ = changed.draining;
-                   work_->set_draining(draining_);
-                   log_info("event={} worker={}", draining_ ? "draining" : "resumed",
-                            context_.name);
-                 },
-                 [&](StopRequested&) {
-                   if (std::exchange(stopping_, true)) return;
-                   stop_by_ = context_.clock.now() + kStopDeadline;
-                   draining_ = true;
-                   work_->set_draining(true);
-                   work_->end_all({ErrorCode::kUnavailable, "the worker stops"});
-                 }},
-      message);
+  std::visit(Overloaded{[&](PrefillArrived& arrived) { work_->on_prefill(std::move(arrived)); },
+                        [&](DecodeArrived& arrived) { work_->on_decode(std::move(arrived)); },
+                        [&](CancelArrived& arrived) { work_->on_cancel(arrived); },
+                        [&](RouterGone& gone) { work_->on_router_gone(gone.session); },
+                        [&](TransferChanged& changed) { work_->on_transfer(std::move(changed)); },
+                        [&](DrainChanged& changed) {
+                          draining_ = changed.draining;
+                          work_->set_draining(draining_);
+                          log_info("event={} worker={}", draining_ ? "draining" : "resumed",
+                                   context_.name);
+                        },
+                        [&](StopRequested&) {
+                          if (std::exchange(stopping_, true)) return;
+                          stop_by_ = context_.clock.now() + kStopDeadline;
+                          draining_ = true;
+                          work_->set_draining(true);
+                          work_->end_all({ErrorCode::kUnavailable, "the worker stops"});
+                        }},
+             message);
 }
 
 void EngineLoop::publish() {

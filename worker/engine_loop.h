@@ -1,5 +1,5 @@
-// EngineLoop: the loop that all roles share. Takes messages, lets the role work, publishes the load, sleeps when
-// there is nothing to do.
+// EngineLoop: the loop that all roles share. Takes messages, lets the role work, publishes the
+// load, sleeps when there is nothing to do.
 //
 // Owned by the Worker; run() is the engine thread. Everything reaches it through the Inbox.
 #pragma once

@@ -47,8 +47,8 @@ struct TransferChanged {
   Status status;            // kFailed
 };
 
-using Message = std::variant<PrefillArrived, DecodeArrived, CancelArrived, RouterGone,
-                             DrainChanged, StopRequested, TransferChanged>;
+using Message = std::variant<PrefillArrived, DecodeArrived, CancelArrived, RouterGone, DrainChanged,
+                             StopRequested, TransferChanged>;
 
 class Inbox {
  public:
@@ -58,7 +58,8 @@ class Inbox {
   // Landed rows wait at the Receiver. Coalesced.
   void note_landed();
 
-  // Everything that is here; waits until there is something or `deadline` (steady clock) has passed.
+  // Everything that is here; waits until there is something or `deadline` (steady clock) has
+  // passed.
   std::deque<Message> take(TimePoint deadline);
   bool empty() const;
 

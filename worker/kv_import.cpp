@@ -49,7 +49,7 @@ bool KvImport::import_one() {
     if (leg->state == DecodeLeg::State::kExpecting) leg->state = DecodeLeg::State::kReceiving;
     status = open_choices(engine_, *leg);
   }
-  if (status.ok() && leg->rows < unit.first + unit.count) {
+  if (status.ok() && leg->rows() < unit.first + unit.count) {
     status = reserve_slice(*leg);
     if (status.ok()) return true;
   }
@@ -66,8 +66,7 @@ bool KvImport::import_one() {
 Status KvImport::check(const DecodeLeg& leg, const transfer::LandedUnit& unit) const {
   const auto& layers = engine_.kv_layout().layers;
   const bool inside = unit.layer >= 0 && static_cast<size_t>(unit.layer) < layers.size() &&
-                      unit.first >= 0 && unit.count > 0 &&
-                      unit.count <= leg.tokens() - unit.first;
+                      unit.first >= 0 && unit.count > 0 && unit.count <= leg.tokens() - unit.first;
   if (!inside) return {ErrorCode::kDataLoss, "landed rows outside of the prompt"};
   const size_t bytes = size_t{layers[static_cast<size_t>(unit.layer)].row_bytes(unit.part)} *
                        static_cast<size_t>(unit.count);
@@ -81,21 +80,22 @@ Status KvImport::check(const DecodeLeg& leg, const transfer::LandedUnit& unit) c
 // Positions for rows that have not landed yet, so that the last ones find theirs ready.
 bool KvImport::reserve_ahead() {
   for (DecodeLeg& leg : legs_) {
-    if (leg.state != DecodeLeg::State::kReceiving || leg.rows >= leg.tokens()) continue;
+    if (leg.state != DecodeLeg::State::kReceiving || leg.rows() >= leg.tokens()) continue;
     if (Status status = reserve_slice(leg); !status.ok()) fail_(leg, status);
     return true;
   }
   return false;
 }
 
+// For the choice that is furthest behind: many choices must not make a pause longer.
 Status KvImport::reserve_slice(DecodeLeg& leg) {
-  const int count = std::min(engine_.reserve_slice(), leg.tokens() - leg.rows);
+  const int rows = leg.rows();
+  const int count = std::min(engine_.reserve_slice(), leg.tokens() - rows);
   for (DecodeChoice& choice : leg.choices) {
-    if (choice.done) continue;
-    TANDEM_RETURN_IF_ERROR(
-        engine_.reserve(*choice.sequence, leg.rows, count).with_context("reserving positions"));
+    if (choice.done || choice.rows != rows) continue;
+    choice.rows += count;
+    return engine_.reserve(*choice.sequence, rows, count).with_context("reserving positions");
   }
-  leg.rows += count;
   return {};
 }
 

@@ -1,8 +1,8 @@
-// KvImport: moves landed rows from the Receiver's landing memory into the engine's sequences, in slices that fit
-// between decode steps.
+// KvImport: moves landed rows from the Receiver's landing memory into the engine's sequences, in
+// slices that fit between decode steps.
 //
-// Owned by DecodeWork, engine thread only. Every unit taken from the Receiver is consumed() here or settled by
-// the finish() of its transfer.
+// Owned by DecodeWork, engine thread only. Every unit taken from the Receiver is consumed() here or
+// settled by the finish() of its transfer.
 #pragma once
 
 #include <deque>

@@ -13,8 +13,8 @@ Status check_leg(const link::Leg& leg, const ModelInfo& model, int sequences_max
   const auto known = [&](TokenId token) { return token >= 0 && token < model.vocab; };
   if (leg.tokens.empty() || leg.prompt_count < 1) return refuse("no prompt");
   if (leg.tokens.size() > static_cast<size_t>(model.context)) {
-    return refuse("prompt of " + std::to_string(leg.tokens.size()) +
-                  " tokens, the context holds " + std::to_string(model.context));
+    return refuse("prompt of " + std::to_string(leg.tokens.size()) + " tokens, the context holds " +
+                  std::to_string(model.context));
   }
   if (!std::all_of(leg.tokens.begin(), leg.tokens.end(), known)) {
     return refuse("a token is not of the model's vocabulary");

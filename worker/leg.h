@@ -1,5 +1,5 @@
-// What prefill legs and decode legs have in common: whose they are, until when, and how their router is told.
-// Plain values of the engine thread.
+// What prefill legs and decode legs have in common: whose they are, until when, and how their
+// router is told. Plain values of the engine thread.
 #pragma once
 
 #include <string>
@@ -24,10 +24,12 @@ void send_event(link::Session& router, TransferId transfer, std::string_view nam
 void send_failed(link::Session& router, const link::Leg& leg, std::string_view worker,
                  const Status& reason);
 
-// Why a transfer failed, as a leg's failure: what its two ends hold against each other is not the request's fault.
+// Why a transfer failed, as a leg's failure: what its two ends hold against each other is not the
+// request's fault.
 Status transfer_failure(const Status& reason);
 
-// A token's finish reason once the limits of length are looked at too. `position`: where the token would go.
+// A token's finish reason once the limits of length are looked at too. `position`: where the token
+// would go.
 FinishReason finish_of(const SampledToken& sampled, int emitted, int max_tokens, int position,
                        int context);
 

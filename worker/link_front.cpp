@@ -94,7 +94,8 @@ void LinkFront::cancel(const link::SessionPtr& session, std::string_view body) {
   if (!command) return session->close(command.status());
   const TransferId transfer = command->transfer;
   const bool whole = command->choice < 0;
-  // A lost cancel would leave a leg running for nobody: the router's end cancels all of its legs instead.
+  // A lost cancel would leave a leg running for nobody: the router's end cancels all of its legs
+  // instead.
   if (!context_.inbox.try_push_command(CancelArrived{session.get(), std::move(*command)})) {
     return session->close({ErrorCode::kResourceExhausted, "too many commands wait at the worker"});
   }

@@ -1,5 +1,5 @@
-// LinkFront: the worker's side of its link port. Decides who may connect, and turns frames into messages for the
-// engine thread or the Receiver.
+// LinkFront: the worker's side of its link port. Decides who may connect, and turns frames into
+// messages for the engine thread or the Receiver.
 //
 // Owned by the Worker; everything but construction runs on the io_context thread.
 #pragma once

@@ -21,9 +21,8 @@ struct LoadReport::Timer {
   boost::asio::steady_timer heartbeat;
 };
 
-LoadReport::LoadReport(boost::asio::io_context& io, const Config& config,
-                       const std::string& worker, const transfer::Sender* sender,
-                       const transfer::Receiver* receiver)
+LoadReport::LoadReport(boost::asio::io_context& io, const Config& config, const std::string& worker,
+                       const transfer::Sender* sender, const transfer::Receiver* receiver)
     : io_(io),
       config_(config),
       worker_(worker),
@@ -34,8 +33,7 @@ LoadReport::LoadReport(boost::asio::io_context& io, const Config& config,
                                       with(label_, {"source", "computed"}))),
       decode_tokens_(
           metrics::counter("tandem_decode_tokens_total", "Tokens sampled by decode steps", label_)),
-      decode_steps_(
-          metrics::counter("tandem_decode_steps_total", "Batched decode steps", label_)),
+      decode_steps_(metrics::counter("tandem_decode_steps_total", "Batched decode steps", label_)),
       busy_seconds_(metrics::counter("tandem_engine_busy_seconds_total",
                                      "Time inside the engine's compute", label_)),
       kv_used_(metrics::gauge("tandem_kv_tokens", "KV tokens by state",

@@ -1,7 +1,8 @@
 // LoadReport: what the worker tells all routers about itself, and its metrics.
 //
-// The engine thread publishes values and counts; the io_context thread pushes them to every router: soon after
-// a change, at most every 50 ms, and every heartbeat. start() and stop() run on the io_context thread.
+// The engine thread publishes values and counts; the io_context thread pushes them to every router:
+// soon after a change, at most every 50 ms, and every heartbeat. start() and stop() run on the
+// io_context thread.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

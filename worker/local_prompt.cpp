@@ -44,15 +44,17 @@ Status LocalPrompt::run_chunk(DecodeLeg& leg) {
   const bool last = leg.next_chunk + 1 == leg.grid.size();
   const auto computing = std::find_if(leg.choices.begin(), leg.choices.end(),
                                       [](const DecodeChoice& choice) { return !choice.done; });
-  const auto tokens = std::span(leg.leg().tokens)
-                          .subspan(static_cast<size_t>(chunk.first), static_cast<size_t>(chunk.count));
+  const auto tokens =
+      std::span(leg.leg().tokens)
+          .subspan(static_cast<size_t>(chunk.first), static_cast<size_t>(chunk.count));
   const TimePoint before = clock.now();
   const Status status =
       context_.engine.prefill(*computing->sequence, tokens, chunk.first, last, nullptr);
   const Duration busy = clock.now() - before;
   context_.abort_switch.end();
   if (status.code() == ErrorCode::kCancelled) {
-    leg.state = DecodeLeg::State::kStopped;  // The reason is in the inbox, or the deadline has passed.
+    // The reason is in the inbox, or the deadline has passed.
+    leg.state = DecodeLeg::State::kStopped;
     return {};
   }
   TANDEM_RETURN_IF_ERROR(status.with_context("prefill"));
@@ -83,14 +85,13 @@ Status LocalPrompt::copy_rows(DecodeLeg& leg, const Chunk& chunk) {
       for (const KvPart part : {KvPart::kKey, KvPart::kValue}) {
         rows_.resize(size_t{layers[layer].row_bytes(part)} * static_cast<size_t>(chunk.count));
         const int index = static_cast<int>(layer);
-        TANDEM_RETURN_IF_ERROR(engine.export_rows(*source->sequence, index, part, chunk.first,
-                                                  chunk.count, rows_));
-        TANDEM_RETURN_IF_ERROR(engine.import_rows(*choice.sequence, index, part, chunk.first,
-                                                  chunk.count, rows_));
+        TANDEM_RETURN_IF_ERROR(
+            engine.export_rows(*source->sequence, index, part, chunk.first, chunk.count, rows_));
+        TANDEM_RETURN_IF_ERROR(
+            engine.import_rows(*choice.sequence, index, part, chunk.first, chunk.count, rows_));
       }
     }
   }
-  leg.rows = chunk.first + chunk.count;
   return {};
 }
 
@@ -108,8 +109,8 @@ Status LocalPrompt::finish(DecodeLeg& leg) {
       auto sampled = context_.engine.sample(*computed->sequence, *choice.sampler);
       if (!sampled) return sampled.status().with_context("sampling");
       first = std::move(*sampled);
-      first.finish = finish_of(first, choice.sampler->emitted(), leg.leg().max_tokens,
-                               leg.tokens(), context_.engine.model().context);
+      first.finish = finish_of(first, choice.sampler->emitted(), leg.leg().max_tokens, leg.tokens(),
+                               context_.engine.model().context);
     }
     done.first.push_back(std::move(first));
   }

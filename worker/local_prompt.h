@@ -1,6 +1,6 @@
-// LocalPrompt: runs prompts on the decode worker itself, a chunk at a time between decode steps, first come
-// first served. The first choice's sequence computes; the others get its rows, chunk by chunk, which is bit for
-// bit what computing them again would give.
+// LocalPrompt: runs prompts on the decode worker itself, a chunk at a time between decode steps,
+// first come first served. The first choice's sequence computes; the others get its rows, chunk by
+// chunk, which is bit for bit what computing them again would give.
 //
 // Owned by DecodeWork, engine thread only.
 #pragma once

@@ -114,7 +114,8 @@ void serve(const Config& config, const Workers& workers, const sigset_t& signals
   const TimePoint until = SystemClock::get().now() + config.router.drain_deadline;
   do {
     if (next_signal(signals, kSignalWait) != 0) return;
-    if (std::all_of(workers.begin(), workers.end(), [](const auto& w) { return w->idle(); })) return;
+    if (std::all_of(workers.begin(), workers.end(), [](const auto& w) { return w->idle(); }))
+      return;
   } while (SystemClock::get().now() < until);
   log_warn("event=drain_deadline_passed");
 }

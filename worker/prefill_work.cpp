@@ -33,7 +33,7 @@ int64_t PrefillWork::PrefillLeg::uncomputed() const {
 PrefillWork::PrefillWork(const WorkContext& context, transfer::Sender* sender)
     : context_(context), sender_(sender) {}
 
-// ---- Messages ---------------------------------------------------------------------------------------
+// ---- Messages ----
 
 Status PrefillWork::admit(const PrefillArrived& message) const {
   const link::PrefillCommand& command = message.command;
@@ -61,8 +61,8 @@ void PrefillWork::on_prefill(PrefillArrived message) {
   PrefillLeg& leg = legs_.emplace_back();
   leg.router = std::move(message.session);
   leg.command = std::move(message.command);
-  leg.deadline = leg_deadline(leg.leg(), context_.clock.now(),
-                              context_.config.router.request_deadline);
+  leg.deadline =
+      leg_deadline(leg.leg(), context_.clock.now(), context_.config.router.request_deadline);
   send_event(*leg.router, leg.leg().transfer, "accepted");
 }
 
@@ -72,9 +72,8 @@ void PrefillWork::on_decode(DecodeArrived message) {
 }
 
 PrefillWork::Legs::iterator PrefillWork::find(TransferId transfer) {
-  return std::find_if(legs_.begin(), legs_.end(), [&](const PrefillLeg& leg) {
-    return leg.leg().transfer == transfer;
-  });
+  return std::find_if(legs_.begin(), legs_.end(),
+                      [&](const PrefillLeg& leg) { return leg.leg().transfer == transfer; });
 }
 
 void PrefillWork::on_cancel(const CancelArrived& message) {
@@ -126,7 +125,7 @@ void PrefillWork::on_transfer(TransferChanged message) {
   }
 }
 
-// ---- Work -------------------------------------------------------------------------------------------
+// ---- Work ----
 
 void PrefillWork::activate_queued() {
   for (auto leg = legs_.begin(); leg != legs_.end();) {
@@ -182,7 +181,8 @@ bool PrefillWork::advance() {
   return choose() != legs_.end();
 }
 
-// The leg that computes, else the first that may start. A leg without a grant holds up nobody behind it.
+// The leg that computes, else the first that may start. A leg without a grant holds up nobody
+// behind it.
 PrefillWork::Legs::iterator PrefillWork::choose() {
   const auto in = [&](State state) {
     return std::find_if(legs_.begin(), legs_.end(),
@@ -204,8 +204,9 @@ void PrefillWork::run_chunk(Legs::iterator leg) {
   if (!context_.inbox.empty()) return context_.abort_switch.end();
   const Chunk chunk = leg->grid[leg->next_chunk];
   const bool last = leg->next_chunk + 1 == leg->grid.size();
-  const auto tokens = std::span(leg->leg().tokens)
-                          .subspan(static_cast<size_t>(chunk.first), static_cast<size_t>(chunk.count));
+  const auto tokens =
+      std::span(leg->leg().tokens)
+          .subspan(static_cast<size_t>(chunk.first), static_cast<size_t>(chunk.count));
   std::optional<RowPusher> pusher;
   if (leg->stream) pusher.emplace(*leg->stream, *sender_);
   const TimePoint before = clock.now();
@@ -258,7 +259,7 @@ void PrefillWork::finish_prompt(Legs::iterator leg) {
   leg->stream->seal({done.computed_tokens, std::move(*first)});
 }
 
-// ---- Ends -------------------------------------------------------------------------------------------
+// ---- Ends ----
 
 void PrefillWork::check_ends(TimePoint now) {
   for (auto leg = legs_.begin(); leg != legs_.end();) {

@@ -1,9 +1,10 @@
 // PrefillWork: a prefill worker's legs, in the order they came.
 //
-// A leg waits (kQueued) until one of the engine's sequences is free, then takes it and asks the decode
-// worker for landing room (kOpening). Once granted it is kReady; one leg at a time computes. When its first tokens
-// are out, its rows stay (kTail) until the transfer's terminal event, while the next leg computes. A leg
-// that ends early with an open transfer is kAborting until that has quiesced: rows must not change before.
+// A leg waits (kQueued) until one of the engine's sequences is free, then takes it and asks the
+// decode worker for landing room (kOpening). Once granted it is kReady; one leg at a time computes.
+// When its first tokens are out, its rows stay (kTail) until the transfer's terminal event, while
+// the next leg computes. A leg that ends early with an open transfer is kAborting until that has
+// quiesced: rows must not change before.
 #pragma once
 
 #include <list>

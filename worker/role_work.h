@@ -1,4 +1,5 @@
-// RoleWork: what a worker of one role does on its engine thread. EngineLoop calls it; nothing else does.
+// RoleWork: what a worker of one role does on its engine thread. EngineLoop calls it; nothing else
+// does.
 #pragma once
 
 #include <memory>

@@ -79,8 +79,8 @@ Status WorkerImpl::prepare() {
     receiver_ = std::move(*receiver);
   }
   report_ = std::make_unique<LoadReport>(io_, config_, name_, sender_.get(), receiver_.get());
-  const WorkContext context{config_, name_, role_, *engine_, inbox_, abort_switch_, *report_,
-                            SystemClock::get()};
+  const WorkContext context{config_, name_,         role_,    *engine_,
+                            inbox_,  abort_switch_, *report_, SystemClock::get()};
   loop_ = std::make_unique<EngineLoop>(context, role_ == Role::kPrefill
                                                     ? make_prefill_work(context, sender_.get())
                                                     : make_decode_work(context, receiver_.get()));
@@ -122,8 +122,8 @@ void WorkerImpl::start() {
   });
   engine_thread_ = std::thread([this] { loop_->run(); });
   log_info("event=worker_started worker={} role={} listen={} epoch={:016x} model={} slots={}",
-           name_, role_name(role_), hello_.listen, hello_.epoch.value,
-           tandem::quoted(hello_.model), hello_.slots);
+           name_, role_name(role_), hello_.listen, hello_.epoch.value, tandem::quoted(hello_.model),
+           hello_.slots);
 }
 
 void WorkerImpl::stop() {

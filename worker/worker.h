@@ -1,9 +1,10 @@
-// Worker: one prefill, decode or coupled worker: an engine thread and an io_context thread, with everything between
-// them. Several may live in one process.
+// Worker: one prefill, decode or coupled worker: an engine thread and an io_context thread, with
+// everything between them. Several may live in one process.
 //
-// make_worker() loads the engine and binds the port; start() begins to serve. All methods may be called from any
-// one thread that is neither of the worker's own. stop() ends every leg with a reason, waits (bounded) until
-// transfers have quiesced, and joins; it is idempotent, and the destructor calls it.
+// make_worker() loads the engine and binds the port; start() begins to serve. All methods may be
+// called from any one thread that is neither of the worker's own. stop() ends every leg with a
+// reason, waits (bounded) until transfers have quiesced, and joins; it is idempotent, and the
+// destructor calls it.
 #pragma once
 
 #include <memory>

@@ -155,8 +155,8 @@ TEST_CASE("lengths that lie close the link with a reason") {
   End server("d0", kSecret);
   server.config.frame_bytes_max = 1 << 20;
   const std::string address = server.start_listening();
-  const std::string headers[] = {std::string("\xff\xff\xff\xff\x20", 5), std::string("\0\0\0\0\x20", 5),
-                                 std::string("\1\0\0\0\x63", 5)};
+  const std::string headers[] = {std::string("\xff\xff\xff\xff\x20", 5),
+                                 std::string("\0\0\0\0\x20", 5), std::string("\1\0\0\0\x63", 5)};
   size_t closes = 0;
   for (const std::string& header : headers) {
     RawPeer peer(address);

@@ -1,4 +1,5 @@
-// Two ends of a link, each with an io_context on a thread of its own, and mailboxes that tests wait on.
+// Two ends of a link, each with an io_context on a thread of its own, and mailboxes that tests wait
+// on.
 #pragma once
 
 #include <boost/asio/executor_work_guard.hpp>

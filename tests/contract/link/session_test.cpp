@@ -110,7 +110,8 @@ TEST_CASE("an idle link stays open by its heartbeats") {
   server.config.heartbeat = Milliseconds(50);
   other.start();
   dial(other.io, other.context, address, other.mailbox.handlers());
-  REQUIRE(server.mailbox.wait_closes(1));  // The silent one: its heartbeat is too slow for the server.
+  // The silent one: its heartbeat is too slow for the server.
+  REQUIRE(server.mailbox.wait_closes(1));
   CHECK(server.mailbox.closes()[0].code() == ErrorCode::kDeadlineExceeded);
   CHECK(client.mailbox.closes().empty());
   CHECK(client.mailbox.session()->send(FrameKind::kLoad, "x").ok());

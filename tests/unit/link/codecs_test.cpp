@@ -1,6 +1,6 @@
-// What routers and workers say survives encoding, and nothing that a peer could send instead crashes,
-// allocates without bound or is taken for something else: truncations, single-byte changes, random bytes,
-// deep nesting, lying lengths, wrong types and values out of range.
+// What routers and workers say survives encoding, and nothing that a peer could send instead
+// crashes, allocates without bound or is taken for something else: truncations, single-byte
+// changes, random bytes, deep nesting, lying lengths, wrong types and values out of range.
 #include <doctest/doctest.h>
 
 #include <cmath>

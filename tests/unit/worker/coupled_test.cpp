@@ -1,5 +1,5 @@
-// A coupled worker over a real link: prompts and tokens in one process, and every way in which a leg can end, after
-// each of which the worker is as idle as before.
+// A coupled worker over a real link: prompts and tokens in one process, and every way in which a
+// leg can end, after each of which the worker is as idle as before.
 #include <doctest/doctest.h>
 
 #include "common/clock.h"
@@ -250,13 +250,15 @@ TEST_CASE("a draining worker finishes what it has and takes nothing new") {
   const link::Leg leg = make_leg(1, 100, 200);
   router.send(session, link::DecodeCommand{leg, true, ""});
   REQUIRE(router.wait_event(leg.transfer, "accepted").has_event("accepted"));
-  static_cast<void>(session->send(link::FrameKind::kControl, link::ControlCommand{"drain"}.encode()));
+  static_cast<void>(
+      session->send(link::FrameKind::kControl, link::ControlCommand{"drain"}.encode()));
   const link::Leg late = make_leg(1, 100, 200);
   router.send(session, link::DecodeCommand{late, true, ""});
   CHECK(router.wait_finished(late.transfer).failures.at(0).code == ErrorCode::kUnavailable);
   CHECK(router.wait_finished(leg.transfer).output().size() == 200);
   CHECK(router.wait_load(session, [](const link::Load& load) { return load.draining; }));
-  static_cast<void>(session->send(link::FrameKind::kControl, link::ControlCommand{"resume"}.encode()));
+  static_cast<void>(
+      session->send(link::FrameKind::kControl, link::ControlCommand{"resume"}.encode()));
   CHECK(run(router, session, make_leg(1, 100, 5)).size() == 5);
 }
 
@@ -294,7 +296,7 @@ TEST_CASE("counters are pushed with the load") {
   CHECK(router.wait_load(session, [](const link::Load& load) {
     const auto tokens = load.counters.find("tandem_decode_tokens_total");
     const auto prompt = load.counters.find("tandem_prefill_tokens_total{source=\"computed\"}");
-    return tokens != load.counters.end() && tokens->second >= 10 &&
-           prompt != load.counters.end() && prompt->second >= 100;
+    return tokens != load.counters.end() && tokens->second >= 10 && prompt != load.counters.end() &&
+           prompt->second >= 100;
   }));
 }

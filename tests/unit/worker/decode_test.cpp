@@ -1,5 +1,5 @@
-// A decode worker's legs on the bench: rows that another engine computed are imported and continued exactly, lies end
-// the leg, and a router that does not read pauses its own answers only.
+// A decode worker's legs on the bench: rows that another engine computed are imported and continued
+// exactly, lies end the leg, and a router that does not read pauses its own answers only.
 #include <doctest/doctest.h>
 
 #include "engine/chunk_grid.h"
@@ -25,8 +25,8 @@ struct Fixture {
   }
   void land(TransferId transfer, const FakeStream::Unit& unit) {
     landing.push_back(unit.bytes);
-    bench.receiver.landed.push_back({transfer, unit.layer, unit.part, unit.first, unit.count,
-                                     landing.back(), landing.size()});
+    bench.receiver.landed.push_back(
+        {transfer, unit.layer, unit.part, unit.first, unit.count, landing.back(), landing.size()});
   }
   void fail_transfer(TransferId transfer) {
     expected(transfer).events.on_failed({ErrorCode::kUnavailable, "the sender is gone"});
@@ -51,8 +51,9 @@ Computed compute(const link::Leg& leg) {
   const SeqId sequence = *engine->open();
   const auto grid = chunk_grid(leg.prompt_count, 0, 64, 1);
   for (const Chunk& chunk : grid) {
-    const auto tokens = std::span(leg.tokens).subspan(static_cast<size_t>(chunk.first),
-                                                      static_cast<size_t>(chunk.count));
+    const auto tokens =
+        std::span(leg.tokens)
+            .subspan(static_cast<size_t>(chunk.first), static_cast<size_t>(chunk.count));
     CHECK(engine->prefill(sequence, tokens, chunk.first, true, &keep).ok());
   }
   result.seal.tokens = leg.prompt_count;

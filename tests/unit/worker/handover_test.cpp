@@ -1,5 +1,6 @@
-// Prefill and decode workers in one process, joined by real links and the tcp transport, driven by a test router: answers
-// equal those of a coupled worker, and whatever ends in the middle, both workers return to idle.
+// Prefill and decode workers in one process, joined by real links and the tcp transport, driven by
+// a test router: answers equal those of a coupled worker, and whatever ends in the middle, both
+// workers return to idle.
 #include <doctest/doctest.h>
 
 #include "tests/unit/worker/worker_pair.h"
@@ -10,8 +11,7 @@ using namespace tandem::worker;
 namespace {
 
 std::vector<TokenId> alone(const link::Leg& leg, int choice) {
-  static const std::unique_ptr<Worker> coupled =
-      start_worker(quick_config(), Role::kCoupled, "c0");
+  static const std::unique_ptr<Worker> coupled = start_worker(quick_config(), Role::kCoupled, "c0");
   TestRouter router;
   const auto session = router.connect(coupled->address());
   link::Leg single = leg;
@@ -123,9 +123,8 @@ TEST_CASE("a wrong token or an earlier life of the decode worker is denied") {
   pair.cancel(leg.transfer);
   CHECK(pair.wait_idle());
   link::Leg other = make_leg(3, 100, 50);
-  pair.router.send(pair.to_prefill,
-                   link::PrefillCommand{other, pair.decode->address(), "d0", Epoch{1},
-                                        std::string(16, 'b')});
+  pair.router.send(pair.to_prefill, link::PrefillCommand{other, pair.decode->address(), "d0",
+                                                         Epoch{1}, std::string(16, 'b')});
   const Answer answer = pair.router.wait_finished(other.transfer);
   REQUIRE(answer.failures.size() == 1);
   CHECK(answer.failures[0].retryable);

@@ -1,4 +1,5 @@
-// The hand-over with a real model, over each transport that this build has. Skipped without the engine or its model.
+// The hand-over with a real model, over each transport that this build has. Skipped without the
+// engine or its model.
 #include <doctest/doctest.h>
 
 #include <filesystem>

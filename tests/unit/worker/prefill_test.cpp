@@ -1,5 +1,5 @@
-// A prefill worker's legs on the bench: landing room is granted before anything computes, rows stay until the transfer has
-// ended, and every end gives everything back.
+// A prefill worker's legs on the bench: landing room is granted before anything computes, rows stay
+// until the transfer has ended, and every end gives everything back.
 #include <doctest/doctest.h>
 
 #include "tests/unit/worker/work_bench.h"

@@ -108,7 +108,8 @@ class TestRouter {
     static_cast<void>(to->send(link::FrameKind::kCancel, command.encode()));
   }
 
-  // Waits until `done` holds for what came back for `transfer`; the answer as it is then, or at the deadline.
+  // Waits until `done` holds for what came back for `transfer`; the answer as it is then, or at the
+  // deadline.
   Answer wait_answer(TransferId transfer, const std::function<bool(const Answer&)>& done) {
     wait([&] { return done(answers_[transfer]); });
     const std::lock_guard lock(mutex_);
@@ -188,7 +189,8 @@ class TestRouter {
   std::thread thread_;
 };
 
-// A sim cluster's configuration that computes quickly: 64-token chunks of about 2 ms, steps of about 1 ms.
+// A sim cluster's configuration that computes quickly: 64-token chunks of about 2 ms, steps of
+// about 1 ms.
 inline Config quick_config() {
   Config config;
   config.model.engine = "sim";

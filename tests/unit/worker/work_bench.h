@@ -1,5 +1,5 @@
-// A role's work on a bench: the sim engine, a router, a sender and a receiver that tests hold in their hands, and time
-// that they step. No threads: what advance() does, it does here.
+// A role's work on a bench: the sim engine, a router, a sender and a receiver that tests hold in
+// their hands, and time that they step. No threads: what advance() does, it does here.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -112,14 +112,15 @@ class FakeReceiver final : public transfer::Receiver {
     transfer::IncomingProgress progress;
     std::optional<Status> finished;
   };
-  Status expect(const transfer::Expectation& expectation, transfer::IncomingEvents events) override {
+  Status expect(const transfer::Expectation& expectation,
+                transfer::IncomingEvents events) override {
     expected[expectation.transfer] = {expectation, std::move(events), {}, {}};
     return {};
   }
-  std::vector<transfer::LandedUnit> take(size_t) override {
-    return std::exchange(landed, {});
+  std::vector<transfer::LandedUnit> take(size_t) override { return std::exchange(landed, {}); }
+  void consumed(const transfer::LandedUnit& unit) override {
+    consumed_tickets.push_back(unit.ticket);
   }
-  void consumed(const transfer::LandedUnit& unit) override { consumed_tickets.push_back(unit.ticket); }
   transfer::IncomingProgress progress_of(TransferId transfer) const override {
     return expected.at(transfer).progress;
   }

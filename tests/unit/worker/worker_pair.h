@@ -7,7 +7,8 @@
 
 namespace tandem::worker {
 
-inline std::unique_ptr<Worker> start_worker(const Config& config, Role role, const std::string& name) {
+inline std::unique_ptr<Worker> start_worker(const Config& config, Role role,
+                                            const std::string& name) {
   auto worker = make_worker(config, role, name, "127.0.0.1:0");
   TANDEM_CHECK(worker.ok(), worker.status().to_string());
   (*worker)->start();
@@ -16,7 +17,8 @@ inline std::unique_ptr<Worker> start_worker(const Config& config, Role role, con
 
 struct Pair {
   explicit Pair(const Config& config = quick_config())
-      : prefill(start_worker(config, Role::kPrefill, "p0")), decode(start_worker(config, Role::kDecode, "d0")) {
+      : prefill(start_worker(config, Role::kPrefill, "p0")),
+        decode(start_worker(config, Role::kDecode, "d0")) {
     to_prefill = router.connect(prefill->address());
     to_decode = router.connect(decode->address());
   }
