@@ -42,6 +42,11 @@ AdminServer::AdminServer(Services& services) : state_(std::make_unique<State>(se
   server.set_write_timeout(kDeadlineSeconds);
   server.set_keep_alive_timeout(kDeadlineSeconds);
   server.set_tcp_nodelay(true);
+  // Not the library's SO_REUSEPORT, which would let two routers share the port unnoticed.
+  server.set_socket_options([](socket_t socket) {
+    const int yes = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  });
   // Two threads must not be held by two idle scrapers.
   server.set_keep_alive_max_count(1);
   server.Get(".*", [state](const httplib::Request& request, httplib::Response& response) {

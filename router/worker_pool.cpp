@@ -131,6 +131,11 @@ Status WorkerPool::check(WorkerIndex index, const link::Hello& hello) const {
 
 void WorkerPool::opened(WorkerIndex index, const link::SessionPtr& session) {
   Worker& worker = *workers_[static_cast<size_t>(index)];
+  // Again, since another worker may have opened while this one shook hands.
+  if (const Status status = check(index, session->peer()); !status.ok()) {
+    worker.refusal = status.message();
+    return session->close(status);
+  }
   worker.session = session;
   worker.hello = session->peer();
   worker.load = link::Load{};

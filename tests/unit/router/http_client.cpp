@@ -71,7 +71,7 @@ HttpAnswer HttpClient::read_answer() {
     pending_ = data;
     return answer;
   }
-  if (answer.headers["transfer-encoding"] == "chunked") {
+  if (answer.headers.contains("transfer-encoding")) {
     for (;;) {
       size_t line_end = 0;
       while ((line_end = data.find("\r\n")) == std::string::npos)
