@@ -136,23 +136,32 @@ class Process:
 
 
 def shared_memory():
-    """What is in /dev/shm and in System V shared memory now."""
-    segments = subprocess.run(["ipcs", "-m"], capture_output=True, text=True, check=True).stdout
-    return set(os.listdir("/dev/shm")) | {
-        f"sysv {l.split()[1]}" for l in segments.splitlines() if l.startswith("0x")
-    }
+    """What is in /dev/shm, and the System V segments that nobody alive has made, or one of us."""
+    listed = subprocess.run(["ipcs", "-m", "-p"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in listed.splitlines() if line[:1].isdigit()]
+    segments = {f"sysv {row[0]}" for row in rows if not _is_alive(row[2]) or _is_ours(row[2])}
+    return set(os.listdir("/dev/shm")) | segments
+
+
+def _is_alive(pid):
+    return os.path.exists(f"/proc/{pid}")
+
+
+def _is_ours(pid):
+    try:
+        environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"TANDEM_E2E_MARK={MARK}".encode() in environment.split(b"\0")
 
 
 def leftover_processes():
     """Processes of this run that still live, wherever they hide in the process tree."""
     found = []
     for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
+        if entry.name.isdigit() and int(entry.name) != os.getpid() and _is_ours(entry.name):
             try:
-                if f"TANDEM_E2E_MARK={MARK}".encode() in (entry / "environ").read_bytes().split(
-                    b"\0"
-                ):
-                    found.append((int(entry.name), (entry / "comm").read_text().strip()))
+                found.append((int(entry.name), (entry / "comm").read_text().strip()))
             except OSError:
-                pass
+                pass  # It has just ended.
     return found

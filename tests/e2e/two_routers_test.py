@@ -72,6 +72,7 @@ def one_router_dies_and_the_others_requests_are_not_affected():
             120,
             "half of the requests are answered",
         )
+        before = list(loads["r0"].answers)
         cluster["r0"].kill()
         loads["r0"].halt = True
         loads["r1"].join(180)
@@ -80,8 +81,6 @@ def one_router_dies_and_the_others_requests_are_not_affected():
         for answer, expected in loads["r1"].answers:
             equal(answer.verdict(), "full", f"{answer.decision} {answer.errors}")
             equal(answer.tokens, expected, f"tokens by {answer.decision}")
-        before = [a for a in loads["r0"].answers if a[0].failure is None]
-        assert len(before) >= REQUESTS // 2
         for answer, expected in before:
             equal((answer.verdict(), answer.tokens), ("full", expected), "answers before the death")
         cluster.wait_idle(5, routers=["r1"])

@@ -35,11 +35,8 @@ class Up:
     def __enter__(self):
         self.process.start()
         try:
-            wait_until(
-                lambda: client.request(self.address, "GET", "/health")[0] == 200,
-                60,
-                "the cluster is healthy",
-            )
+            wait_until(lambda: "Tandem is ready" in self.process.log(), 90, "tandem up is ready")
+            equal(client.request(self.address, "GET", "/health")[0], 200, "health")
         except AssertionError:
             print(self.process.log()[-3000:])
             self.__exit__()
@@ -70,7 +67,7 @@ class Up:
 
 
 def pids(program):
-    return [pid for pid, name in leftover_processes() if program.startswith(name)]
+    return [pid for pid, name in leftover_processes() if name == program[:15]]
 
 
 @test
