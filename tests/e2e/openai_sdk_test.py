@@ -320,7 +320,7 @@ def an_unknown_model_and_a_long_prompt_have_their_codes(server):
 @test
 def bodies_that_are_no_json_are_refused(server):
     path = "/v1/chat/completions"
-    for body in (b"", b"{", b"[]", b"{\"messages\":\"\xff\"}", b"[" * 100000, b"{\"n\":1e999}"):
+    for body in (b"", b"{", b"[]", b'{"messages":"\xff"}', b"[" * 100000, b'{"n":1e999}'):
         status, answer = server.post(path, body)
         equal((status, answer["error"]["type"]), (400, "invalid_request_error"), repr(body[:20]))
     equal(server.post(path, b"{}", "text/plain")[0], 415, "content type")
