@@ -216,12 +216,12 @@ std::string single_table(const Options& options, const Runs& runs) {
     counts += kClose;
   }
   if (!latencies.empty()) {
-    counts += fmt::format(
-        "<div class=\"card wide\"><div class=\"scroll\"><table><thead><tr><th>"
-        "Latency (ms)</th>{}</tr></thead><tbody>{}{}",
-        heads, latencies, kClose);
+    latencies = fmt::format(
+        "<section class=\"card\"><div class=\"scroll\"><table><thead><tr><th>Latency (ms)</th>{}"
+        "</tr></thead><tbody>{}</tbody></table></div></section>",
+        heads, latencies);
   }
-  return "<section class=\"tables\">" + counts + "</section>";
+  return "<section class=\"tables\">" + counts + "</section>" + latencies;
 }
 
 std::string failures(const Runs& runs) {

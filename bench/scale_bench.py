@@ -1,11 +1,11 @@
-"""Measures how one router scales, on simulated workers: no weights, the real links, transfer and router.
+"""Measures how one router scales. Workers are simulated; links, transfer and router are real.
 
     scale   2,000 streams at once on configs/sim_cluster.yaml: no error, router below 300 MB
     delay   100 running streams while 128 KB prompts arrive: 99th percentile of the gaps between
             tokens at most twice that of the same run without them
 
     python3 bench/scale_bench.py [scale] [delay] [--bin build/release/bin] [--json FILE]
-    python3 bench/scale_bench.py scale --url http://host:8080 --rss-pid PID   a cluster that runs already
+    python3 bench/scale_bench.py scale --url http://host:8080 --rss-pid PID   one that runs already
 
 Prints one table with figures and limits; exits 1 when a limit is missed.
 """
@@ -31,8 +31,8 @@ DELAY_STREAMS, DELAY_LIMIT, PROMPT_BYTES = 100, 2.0, 128 * 1024
 READY_SECONDS, STOP_SECONDS, BENCH_SECONDS = 120, 30, 600
 SAMPLE_SECONDS = 0.1
 
-# The sim tokenizer takes every byte for a token, so that 128 KB are 131,072 tokens of context. Their
-# computing is made short: what is measured is the router.
+# The sim tokenizer takes every byte for a token, so that 128 KB are 131,072 tokens of context.
+# Their computing is made short: what is measured is the router.
 DELAY_SETTINGS = (
     "model.context=132096",
     "pools.prefill.replicas=4",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Load test against any server with OpenAI's API. Builds tandem-bench where needed and passes it every
-# argument; bench/README.md explains what is measured.
+# Load test against any server with OpenAI's API. Builds tandem-bench where needed and passes it
+# every argument; bench/README.md explains what is measured.
 #
 #   scripts/loadtest.sh                              100 prompts, 8 at once, http://127.0.0.1:8080
 #   scripts/loadtest.sh --request-rate 4 --duration 60 --input-len 200-800 --html report.html
