@@ -186,7 +186,7 @@ FlagGroup server_flags() {
 FlagGroup load_flags() {
   using Kind = ArrivalPlan::Kind;
   return {"Load",
-          {{{"--num-prompts", "--limit-requests"},
+          {{{"--num-prompts"},
             "N",
             "requests to send; default 100, or no limit with --duration",
             number<std::optional<int64_t>, int64_t>(&Options::num_prompts, 1, 100'000'000)},
