@@ -1,6 +1,6 @@
-// What the Engine interface costs: prompts and decode steps through it against a bare loop on the same library,
-// weights, threads and batches. The two take turns; each turn's CPU times give one ratio, and the median ratio
-// is printed: 1.00 means as fast as bare libllama, above it faster.
+// What the Engine interface costs: prompts and decode steps through it against a bare loop on the
+// same library, weights, threads and batches. The two take turns; each turn's CPU times give one
+// ratio, and the median ratio is printed: 1.00 means as fast as bare libllama, above it faster.
 //
 //   engine-bench [model.gguf] [rounds]
 #include <ctime>
@@ -105,7 +105,8 @@ class Bare {
     batch_.logits[i] = logits;
   }
   void run() {
-    if (llama_decode(context_.get(), batch_) != 0) must(Status(ErrorCode::kInternal, "llama_decode failed"));
+    if (llama_decode(context_.get(), batch_) != 0)
+      must(Status(ErrorCode::kInternal, "llama_decode failed"));
   }
   void best(int index) {
     const float* logits = llama_get_logits_ith(context_.get(), index);
@@ -194,8 +195,8 @@ void compare(const char* name, double units, int rounds, const std::function<dou
     engine_times.push_back(second);
     ratios.push_back(first / second);
   }
-  std::printf("%-26s %10.1f %10.1f %8.3f\n", name, units / median(bare_times), units / median(engine_times),
-              median(ratios));
+  std::printf("%-26s %10.1f %10.1f %8.3f\n", name, units / median(bare_times),
+              units / median(engine_times), median(ratios));
   std::fflush(stdout);
 }
 
@@ -203,18 +204,20 @@ void bench(const std::string& path, int rounds) {
   Bare bare(path);
   Through engine(path);
   const std::vector<TokenId> long_prompt = prompt(kPrompt);
-  std::printf("%s, 1 thread, %d rounds, tokens per CPU second\n%-26s %10s %10s %8s\n", path.c_str(), rounds, "",
-              "bare", "engine", "ratio");
+  std::printf("%s, 1 thread, %d rounds, tokens per CPU second\n%-26s %10s %10s %8s\n", path.c_str(),
+              rounds, "", "bare", "engine", "ratio");
   const auto bare_prefill = [&] {
     bare.clear();
     return timed([&] { bare.prefill(0, long_prompt); });
   };
   CountBytes observer;
-  for (KvObserver* watch : {static_cast<KvObserver*>(nullptr), static_cast<KvObserver*>(&observer)}) {
-    compare(watch == nullptr ? "prefill 512" : "prefill 512, observed", kPrompt, rounds, bare_prefill, [&] {
-      engine.clear();
-      return timed([&] { engine.prefill(long_prompt, watch); });
-    });
+  for (KvObserver* watch :
+       {static_cast<KvObserver*>(nullptr), static_cast<KvObserver*>(&observer)}) {
+    compare(watch == nullptr ? "prefill 512" : "prefill 512, observed", kPrompt, rounds,
+            bare_prefill, [&] {
+              engine.clear();
+              return timed([&] { engine.prefill(long_prompt, watch); });
+            });
   }
   const std::vector<TokenId> short_prompt = prompt(kDecodeContext);
   for (const int sequences : {1, 4, 8}) {
@@ -226,17 +229,18 @@ void bench(const std::string& path, int rounds) {
     }
     int bare_at = kDecodeContext, engine_at = kDecodeContext;
     const std::string name = "decode " + std::to_string(sequences);
-    compare(name.c_str(), sequences * kSteps, rounds,
-            [&] {
-              return timed([&] {
-                for (int i = 0; i < kSteps; ++i) bare.decode(sequences, bare_at++);
-              });
-            },
-            [&] {
-              return timed([&] {
-                for (int i = 0; i < kSteps; ++i) engine.decode(sequences, engine_at++);
-              });
-            });
+    compare(
+        name.c_str(), sequences * kSteps, rounds,
+        [&] {
+          return timed([&] {
+            for (int i = 0; i < kSteps; ++i) bare.decode(sequences, bare_at++);
+          });
+        },
+        [&] {
+          return timed([&] {
+            for (int i = 0; i < kSteps; ++i) engine.decode(sequences, engine_at++);
+          });
+        });
   }
 }
 

@@ -63,7 +63,8 @@ Result<std::unique_ptr<Choice>> Choice::make(const SamplingParams& params, const
       ++choice->counts_[token].all;
     }
   }
-  for (const TokenId token : history.subspan(static_cast<size_t>(prompt_count))) choice->accept(token);
+  for (const TokenId token : history.subspan(static_cast<size_t>(prompt_count)))
+    choice->accept(token);
   return choice;
 }
 
@@ -82,7 +83,8 @@ float Choice::adjusted(TokenId token, float logit) const {
     const auto repetition = static_cast<float>(params_.repetition_penalty);
     logit = logit > 0 ? logit / repetition : logit * repetition;
     if (counts.output > 0) {
-      logit -= static_cast<float>(counts.output * params_.frequency_penalty + params_.presence_penalty);
+      logit -=
+          static_cast<float>(counts.output * params_.frequency_penalty + params_.presence_penalty);
     }
   }
   if (const auto found = bias_.find(token); found != bias_.end()) logit += found->second;
@@ -104,7 +106,8 @@ void Choice::for_each_adjusted(const std::function<void(TokenId)>& visit) const 
   std::sort(stops.begin(), stops.end());
   stops.erase(std::unique(stops.begin(), stops.end()), stops.end());
   for (const TokenId token : stops) {
-    if (!also_seen(token) && !vocab_.is_end(token) && token >= 0 && token < vocab_.size) visit(token);
+    if (!also_seen(token) && !vocab_.is_end(token) && token >= 0 && token < vocab_.size)
+      visit(token);
   }
 }
 

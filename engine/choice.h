@@ -1,5 +1,5 @@
-// One choice of one request as every engine keeps it: parameters, history, and what they do to logits and
-// to the end of the answer. Engine thread only; plain data, nothing to shut down.
+// One choice of one request as every engine keeps it: parameters, history, and what they do to
+// logits and to the end of the answer. Engine thread only; plain data, nothing to shut down.
 #pragma once
 
 #include <functional>
@@ -47,12 +47,12 @@ class Choice final : public Sampler {
   bool is_stop(TokenId token) const;
 
   struct Counts {
-    int all = 0;     // In prompt and output
+    int all = 0;  // In prompt and output
     int output = 0;
   };
 
   SamplingParams params_;
-  const VocabFacts& vocab_;  // The engine's; outlives its samplers
+  const VocabFacts& vocab_;                     // The engine's; outlives its samplers
   std::unordered_map<TokenId, Counts> counts_;  // Empty while no penalty needs it
   std::unordered_map<TokenId, float> bias_;
   int emitted_ = 0;

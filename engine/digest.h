@@ -1,5 +1,5 @@
-// Digests that two processes compare: BLAKE2b of 128 bits, as hex. Fields are length-prefixed, so that
-// two different lists of fields never give the same input. One thread per Digest.
+// Digests that two processes compare: BLAKE2b of 128 bits, as hex. Fields are length-prefixed, so
+// that two different lists of fields never give the same input. One thread per Digest.
 #pragma once
 
 #include <sodium.h>

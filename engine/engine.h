@@ -44,12 +44,12 @@ struct KvLayout {
 
 struct ModelInfo {
   std::string name;
-  std::string digest;            // Of the weights and hyper-parameters
+  std::string digest;  // Of the weights and hyper-parameters
   std::string tokenizer_digest;
-  std::string build;             // Library and version
+  std::string build;  // Library and version
   int context = 0;
   int vocab = 0;
-  int chunk_tokens = 0;          // The grid in force
+  int chunk_tokens = 0;  // The grid in force
   // Batches of 1 to this many tokens give bit-identical results: emitted tokens are replayed in
   // chunks of at most this size. The start-up self-check proves it; 1 always holds.
   int exact_batch_max = 1;
@@ -93,19 +93,19 @@ class Engine {
   // Forgets the sequence's rows and frees its id. Requires: open.
   virtual void close(SeqId sequence) = 0;
 
-  // Runs `tokens` at positions first, first + 1, ... as one batch. With `want_logits`, logits of the last
-  // token are there for sample(). `observer` may be null. kCancelled after request_abort(): the
-  // sequence then holds an unknown number of rows and can only be closed.
+  // Runs `tokens` at positions first, first + 1, ... as one batch. With `want_logits`, logits of
+  // the last token are there for sample(). `observer` may be null. kCancelled after
+  // request_abort(): the sequence then holds an unknown number of rows and can only be closed.
   // Requires: all positions below `first` are filled; tokens.size() fits chunk_batch_max().
-  virtual Status prefill(SeqId sequence, std::span<const TokenId> tokens, int first, bool want_logits,
-                         KvObserver* observer) = 0;
+  virtual Status prefill(SeqId sequence, std::span<const TokenId> tokens, int first,
+                         bool want_logits, KvObserver* observer) = 0;
   // One token for each of several sequences, in one batch; logits of each are there for sample().
   // Requires: sequences differ; each position follows the sequence's last one.
   virtual Status decode(std::span<const DecodeInput> inputs) = 0;
 
   // Makes [first, first + count) of an open sequence's positions exist, with rows still to be
-  // imported. Cheap enough to be sliced between decode steps (reserve_slice() tokens at most per call).
-  // Requires: first is the sequence's length.
+  // imported. Cheap enough to be sliced between decode steps (reserve_slice() tokens at most per
+  // call). Requires: first is the sequence's length.
   virtual Status reserve(SeqId sequence, int first, int count) = 0;
   virtual int reserve_slice() const = 0;
   // Writes rows of one layer into reserved positions. `bytes` holds count rows.
@@ -115,13 +115,14 @@ class Engine {
   virtual Status export_rows(SeqId sequence, int layer, KvPart part, int first, int count,
                              std::span<std::byte> out) const = 0;
 
-  // Sampler with its own history, for one choice of one request. `history`: prompt and tokens emitted
-  // so far, in order; the first `prompt_count` of them are the prompt.
+  // Sampler with its own history, for one choice of one request. `history`: prompt and tokens
+  // emitted so far, in order; the first `prompt_count` of them are the prompt.
   virtual Result<std::unique_ptr<Sampler>> make_sampler(const SamplingParams& params,
                                                         std::span<const TokenId> history,
                                                         int prompt_count) = 0;
-  // Draws the token that follows the last one run on `sequence`, and adds it to the sampler's history. Logits are
-  // there until the next prefill(), decode() or reserve() of any sequence; kFailedPrecondition without.
+  // Draws the token that follows the last one run on `sequence`, and adds it to the sampler's
+  // history. Logits are there until the next prefill(), decode() or reserve() of any sequence;
+  // kFailedPrecondition without.
   virtual Result<SampledToken> sample(SeqId sequence, Sampler& sampler) = 0;
 
   // Stops a prefill() that is running, within a chunk. Any thread. Cleared by clear_abort().
@@ -129,8 +130,9 @@ class Engine {
   virtual void clear_abort() = 0;
 };
 
-// Starts the engine that the configuration names, with `slots` sequences. Takes seconds: it loads weights and
-// proves with a self-check that rows, layout and batch sizes are what this build expects.
+// Starts the engine that the configuration names, with `slots` sequences. Takes seconds: it loads
+// weights and proves with a self-check that rows, layout and batch sizes are what this build
+// expects.
 Result<std::unique_ptr<Engine>> make_engine(const Config& config, int slots, int threads);
 
 }  // namespace tandem

@@ -45,8 +45,8 @@ void set_logprobs(std::span<const float> logits, std::span<const TokenId> ids, i
       break;
     }
   }
-  const size_t count = std::min<size_t>(logits.size(), static_cast<size_t>(
-                                                           std::clamp(top, 0, kTopLogprobsMax)));
+  const size_t count =
+      std::min<size_t>(logits.size(), static_cast<size_t>(std::clamp(top, 0, kTopLogprobsMax)));
   if (count == 0) return;
   std::vector<size_t> order(logits.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -54,7 +54,8 @@ void set_logprobs(std::span<const float> logits, std::span<const TokenId> ids, i
     const float left = ordered(logits[a]), right = ordered(logits[b]);
     return left != right ? left > right : token_at(a) < token_at(b);
   };
-  std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(count), order.end(), better);
+  std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(count), order.end(),
+                    better);
   for (size_t i = 0; i < count; ++i) {
     sampled.top.push_back({token_at(order[i]), to_logprob(logits[order[i]], total)});
   }

@@ -1,7 +1,8 @@
 // Sampling parameters of one request, and the sampler of one choice.
 //
 // Draws come from a counter-based generator keyed by (seed, position), so that a second worker that
-// knows prompt, emitted tokens and seed continues a sampled sequence exactly where the first stopped.
+// knows prompt, emitted tokens and seed continues a sampled sequence exactly where the first
+// stopped.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +17,17 @@ namespace tandem {
 struct SamplingParams {
   double temperature = 1.0;  // 0: greedy
   double top_p = 1.0;
-  int top_k = 0;             // 0: off
+  int top_k = 0;  // 0: off
   double min_p = 0.0;
   double repetition_penalty = 1.0;  // Over prompt and output
   double frequency_penalty = 0.0;   // Over output
   double presence_penalty = 0.0;    // Over output
   std::vector<std::pair<TokenId, float>> logit_bias;
-  uint64_t seed = 0;         // Already mixed with the choice's index: see choice_seed()
-  int min_tokens = 0;        // End and stop tokens are suppressed until this many are out
+  uint64_t seed = 0;   // Already mixed with the choice's index: see choice_seed()
+  int min_tokens = 0;  // End and stop tokens are suppressed until this many are out
   bool ignore_eos = false;
   std::vector<TokenId> stop_tokens;  // End the answer beside the model's own end tokens
-  int logprobs = -1;         // -1: none; 0: the chosen token's; k: also the k best (at most 20)
+  int logprobs = -1;  // -1: none; 0: the chosen token's; k: also the k best (at most 20)
 
   bool operator==(const SamplingParams&) const = default;
 };
@@ -44,12 +45,14 @@ enum class FinishReason : uint8_t { kNone, kEndOfText, kStopToken, kLength };
 
 struct SampledToken {
   TokenId token = 0;
-  FinishReason finish = FinishReason::kNone;  // kEndOfText or kStopToken when the token ends the answer
-  float logprob = 0;                          // Set when logprobs >= 0
-  std::vector<TokenLogprob> top;              // Descending; empty unless logprobs > 0
+  FinishReason finish =
+      FinishReason::kNone;        // kEndOfText or kStopToken when the token ends the answer
+  float logprob = 0;              // Set when logprobs >= 0
+  std::vector<TokenLogprob> top;  // Descending; empty unless logprobs > 0
 };
 
-// State of one choice: its history and how many tokens it has emitted. Created by Engine::make_sampler.
+// State of one choice: its history and how many tokens it has emitted. Created by
+// Engine::make_sampler.
 class Sampler {
  public:
   virtual ~Sampler() = default;

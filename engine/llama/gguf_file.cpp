@@ -61,12 +61,13 @@ Result<GgufFile> open_gguf(const std::string& path) {
   gguf.file.reset(gguf_init_from_file(path.c_str(), params));
   gguf.tensors.reset(tensors);
   if (gguf.file == nullptr) {
-    return Status(ErrorCode::kDataLoss, "model file " + path + " has a damaged or truncated header");
+    return Status(ErrorCode::kDataLoss,
+                  "model file " + path + " has a damaged or truncated header");
   }
   if (const uint64_t needed = bytes_needed(gguf.file.get()); gguf.bytes < needed) {
-    return Status(ErrorCode::kDataLoss, "model file " + path + " is truncated: " +
-                                            std::to_string(gguf.bytes) + " bytes of " +
-                                            std::to_string(needed));
+    return Status(ErrorCode::kDataLoss, "model file " + path +
+                                            " is truncated: " + std::to_string(gguf.bytes) +
+                                            " bytes of " + std::to_string(needed));
   }
   return gguf;
 }

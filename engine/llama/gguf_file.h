@@ -15,7 +15,8 @@ struct GgufFile {
   uint64_t bytes = 0;
 };
 
-// kNotFound, kInvalidArgument (not a GGUF file) or kDataLoss (shorter than its own index says), naming the file.
+// kNotFound, kInvalidArgument (not a GGUF file) or kDataLoss (shorter than its own index says),
+// naming the file.
 Result<GgufFile> open_gguf(const std::string& path);
 
 // Names the model: its whole header, the file's size, and slices of its weights.

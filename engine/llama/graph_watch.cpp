@@ -70,7 +70,8 @@ void GraphWatch::begin(Mode mode, std::vector<int64_t> cells) {
 }
 
 Status GraphWatch::end() {
-  if (failure_.empty() && mode_ == Mode::kObserve && layers_seen_ != static_cast<int>(layers_.size())) {
+  if (failure_.empty() && mode_ == Mode::kObserve &&
+      layers_seen_ != static_cast<int>(layers_.size())) {
     fail("only " + std::to_string(layers_seen_) + " of " + std::to_string(layers_.size()) +
          " layers were seen");
   }
@@ -81,7 +82,8 @@ Status GraphWatch::end() {
   }
   if (failure_.empty() && mode_ == Mode::kLearn && layers_.empty()) fail("no cache write was seen");
   mode_ = Mode::kRun;
-  return failure_.empty() ? Status() : Status(ErrorCode::kInternal, "libllama's graph: " + failure_);
+  return failure_.empty() ? Status()
+                          : Status(ErrorCode::kInternal, "libllama's graph: " + failure_);
 }
 
 void GraphWatch::learn(ggml_tensor* node) {
@@ -104,12 +106,13 @@ void GraphWatch::learn(ggml_tensor* node) {
 void GraphWatch::learn_mask(const ggml_tensor* attention) {
   const ggml_tensor* keys = attention->src[1];
   const ggml_tensor* mask = attention->src[3];
-  if (keys == nullptr || mask == nullptr || mask->type != GGML_TYPE_F16 || mask->buffer == nullptr ||
-      (mask->flags & GGML_TENSOR_FLAG_INPUT) == 0) {
+  if (keys == nullptr || mask == nullptr || mask->type != GGML_TYPE_F16 ||
+      mask->buffer == nullptr || (mask->flags & GGML_TENSOR_FLAG_INPUT) == 0) {
     return;  // Unknown: the layer counts as seeing everything, which is always right
   }
   ggml_fp16_t first;
-  ggml_backend_tensor_get(mask, &first, static_cast<size_t>(mask->ne[1] - 1) * mask->nb[1], sizeof first);
+  ggml_backend_tensor_get(mask, &first, static_cast<size_t>(mask->ne[1] - 1) * mask->nb[1],
+                          sizeof first);
   const ggml_tensor* cache = keys->view_src == nullptr ? keys : keys->view_src;
   for (Layer& layer : layers_) {
     if (layer.key == cache) layer.masks_first = std::isinf(ggml_fp16_to_fp32(first));

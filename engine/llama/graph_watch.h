@@ -1,9 +1,10 @@
-// Looks into libllama's graph while it runs, through the scheduling callback: where each layer's cache lies,
-// when its rows are written, and whether they go where we think.
+// Looks into libllama's graph while it runs, through the scheduling callback: where each layer's
+// cache lies, when its rows are written, and whether they go where we think.
 //
-// The cache write of a layer is two SET_ROWS nodes, into `cache_k_l<n>` and then into `cache_v_l<n>`. Asking for the
-// second stops the graph once per (batch, layer), after both writes and before that layer's attention.
-// Engine thread only; the context that calls back must not outlive it.
+// The cache write of a layer is two SET_ROWS nodes, into `cache_k_l<n>` and then into
+// `cache_v_l<n>`. Asking for the second stops the graph once per (batch, layer), after both writes
+// and before that layer's attention. Engine thread only; the context that calls back must not
+// outlive it.
 #pragma once
 
 #include <ggml-backend.h>
@@ -54,7 +55,7 @@ class GraphWatch {
 
   Mode mode_ = Mode::kRun;
   std::vector<int64_t> cells_;
-  size_t cells_seen_ = 0;    // By the first layer
+  size_t cells_seen_ = 0;  // By the first layer
   int layers_seen_ = 0;
   std::string failure_;
   std::function<void(int)> on_layer_;

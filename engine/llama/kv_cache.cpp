@@ -49,7 +49,8 @@ void KvCache::write(SeqId sequence, int layer, KvPart part, int first,
                           offset(sequence, layer, part, first), bytes.size());
 }
 
-void KvCache::read(SeqId sequence, int layer, KvPart part, int first, std::span<std::byte> out) const {
+void KvCache::read(SeqId sequence, int layer, KvPart part, int first,
+                   std::span<std::byte> out) const {
   ggml_backend_tensor_get(tensors_[static_cast<size_t>(layer)].of(part), out.data(),
                           offset(sequence, layer, part, first), out.size());
 }

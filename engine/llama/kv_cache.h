@@ -1,5 +1,6 @@
-// libllama's KV cache as rows: sequence s has stream s, position p has cell p, so a layer's rows of one sequence
-// are contiguous. Tensors are learned once and live as long as the context. Engine thread only.
+// libllama's KV cache as rows: sequence s has stream s, position p has cell p, so a layer's rows of
+// one sequence are contiguous. Tensors are learned once and live as long as the context. Engine
+// thread only.
 #pragma once
 
 #include <span>
@@ -14,7 +15,8 @@ namespace tandem {
 class KvCache {
  public:
   KvCache() = default;
-  // `window`: the model's sliding window, 0 for none. Layers whose mask hid position 0 from a token beyond it have it.
+  // `window`: the model's sliding window, 0 for none. Layers whose mask hid position 0 from a token
+  // beyond it have it.
   static Result<KvCache> make(const std::vector<GraphWatch::Layer>& layers, int window);
 
   const KvLayout& layout() const { return layout_; }
@@ -28,7 +30,8 @@ class KvCache {
   }
 
   // Requires, below: the positions exist. The rows where they lie.
-  std::span<const std::byte> rows(SeqId sequence, int layer, KvPart part, int first, int count) const;
+  std::span<const std::byte> rows(SeqId sequence, int layer, KvPart part, int first,
+                                  int count) const;
   void write(SeqId sequence, int layer, KvPart part, int first, std::span<const std::byte> bytes);
   void read(SeqId sequence, int layer, KvPart part, int first, std::span<std::byte> out) const;
 

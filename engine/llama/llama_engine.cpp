@@ -31,7 +31,8 @@ LlamaEngine::LlamaEngine(const Config& config, int slots, int threads)
   info_.exact_batch_max = batch_max_;  // Until the self-check knows better
 }
 
-Result<std::unique_ptr<LlamaEngine>> LlamaEngine::start(const Config& config, int slots, int threads) {
+Result<std::unique_ptr<LlamaEngine>> LlamaEngine::start(const Config& config, int slots,
+                                                        int threads) {
   const TimePoint begin = SystemClock::get().now();
   std::unique_ptr<LlamaEngine> engine(new LlamaEngine(config, slots, threads));
   TANDEM_RETURN_IF_ERROR(engine->load(config.model.path));
@@ -40,10 +41,12 @@ Result<std::unique_ptr<LlamaEngine>> LlamaEngine::start(const Config& config, in
   const Result<int> exact = run_self_check(*engine, config.engine.self_check_tokens);
   if (!exact.ok()) return exact.status().with_context("engine self-check");
   engine->info_.exact_batch_max = *exact;
-  log_info("event=engine_ready engine=llama model={} build={} slots={} context={} threads={} "
-           "exact_batch_max={} load_ms={:.0f} self_check_ms={:.0f}",
-           tandem::quoted(engine->info_.name), tandem::quoted(engine->info_.build), slots, engine->info_.context, threads,
-           *exact, to_ms(loaded - begin), to_ms(SystemClock::get().now() - loaded));
+  log_info(
+      "event=engine_ready engine=llama model={} build={} slots={} context={} threads={} "
+      "exact_batch_max={} load_ms={:.0f} self_check_ms={:.0f}",
+      tandem::quoted(engine->info_.name), tandem::quoted(engine->info_.build), slots,
+      engine->info_.context, threads, *exact, to_ms(loaded - begin),
+      to_ms(SystemClock::get().now() - loaded));
   return engine;
 }
 
@@ -98,8 +101,8 @@ Result<SeqId> LlamaEngine::open() {
   const auto free = std::find_if(sequences_.begin(), sequences_.end(),
                                  [](const Sequence& sequence) { return !sequence.open; });
   if (free == sequences_.end()) {
-    return Status(ErrorCode::kResourceExhausted,
-                  "all " + std::to_string(sequences_.size()) + " sequences of the engine are in use");
+    return Status(ErrorCode::kResourceExhausted, "all " + std::to_string(sequences_.size()) +
+                                                     " sequences of the engine are in use");
   }
   free->open = true;
   return SeqId{static_cast<int32_t>(free - sequences_.begin())};
@@ -116,7 +119,8 @@ Status LlamaEngine::prefill(SeqId sequence, std::span<const TokenId> tokens, int
   for (const TokenId token : tokens) TANDEM_RETURN_IF_ERROR(check_token(token));
   std::vector<Row> rows;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    rows.push_back({sequence, tokens[i], first + static_cast<int>(i), want_logits && i + 1 == tokens.size()});
+    rows.push_back(
+        {sequence, tokens[i], first + static_cast<int>(i), want_logits && i + 1 == tokens.size()});
   }
   const int count = static_cast<int>(tokens.size());
   if (observer != nullptr) {
@@ -128,8 +132,9 @@ Status LlamaEngine::prefill(SeqId sequence, std::span<const TokenId> tokens, int
   }
   abortable_ = true;
   const Status status =
-      abort_requested_ ? Status(ErrorCode::kCancelled, "the chunk was aborted")
-                       : run(rows, observer == nullptr ? GraphWatch::Mode::kRun : GraphWatch::Mode::kObserve);
+      abort_requested_
+          ? Status(ErrorCode::kCancelled, "the chunk was aborted")
+          : run(rows, observer == nullptr ? GraphWatch::Mode::kRun : GraphWatch::Mode::kObserve);
   abortable_ = false;
   watch_.set_on_layer(nullptr);
   Sequence& state = at(sequence);
@@ -197,8 +202,9 @@ Status LlamaEngine::run(std::span<const Row> rows, GraphWatch::Mode mode) {
     return Status(ErrorCode::kInvalidArgument, "the batch is longer than the engine's");
   }
   for (Sequence& sequence : sequences_) sequence.logits = nullptr;
-  // A lone token's attention is divided among the threads by context, any other batch's by row, and the results
-  // differ. A companion at the next position, forgotten at once, makes every batch one of the second kind.
+  // A lone token's attention is divided among the threads by context, any other batch's by row, and
+  // the results differ. A companion at the next position, forgotten at once, makes every batch one
+  // of the second kind.
   std::vector<Row> padded(rows.begin(), rows.end());
   const bool companion = threads_ > 1 && rows.size() == 1;
   if (companion) padded.push_back({rows[0].sequence, rows[0].token, rows[0].position + 1, false});
@@ -209,9 +215,11 @@ Status LlamaEngine::run(std::span<const Row> rows, GraphWatch::Mode mode) {
   const int code = submit(padded);
   const Status watched = watch_.end();
   if (code == 2) return Status(ErrorCode::kCancelled, "the chunk was aborted");
-  if (code != 0) return Status(ErrorCode::kInternal, "llama_decode failed: " + std::to_string(code));
+  if (code != 0)
+    return Status(ErrorCode::kInternal, "llama_decode failed: " + std::to_string(code));
   if (companion) {
-    llama_memory_seq_rm(llama_get_memory(context_.get()), rows[0].sequence.value, rows[0].position + 1, -1);
+    llama_memory_seq_rm(llama_get_memory(context_.get()), rows[0].sequence.value,
+                        rows[0].position + 1, -1);
   }
   return watched;
 }
@@ -312,11 +320,12 @@ const LlamaEngine::Sequence& LlamaEngine::at(SeqId sequence) const {
 Status LlamaEngine::check_range(SeqId sequence, int first, int64_t count) const {
   const Sequence& state = at(sequence);
   if (state.broken) {
-    return Status(ErrorCode::kFailedPrecondition, "the sequence was aborted and can only be closed");
+    return Status(ErrorCode::kFailedPrecondition,
+                  "the sequence was aborted and can only be closed");
   }
   if (first != state.length || count < 1) {
-    return Status(ErrorCode::kInvalidArgument,
-                  "positions must continue the sequence, which has " + std::to_string(state.length));
+    return Status(ErrorCode::kInvalidArgument, "positions must continue the sequence, which has " +
+                                                   std::to_string(state.length));
   }
   if (first + count > info_.context) {
     return Status(ErrorCode::kResourceExhausted, "the sequence would outgrow its context");
@@ -332,7 +341,8 @@ Status LlamaEngine::check_token(TokenId token) const {
 Status LlamaEngine::check_rows(SeqId sequence, int layer, KvPart part, int first, int count,
                                size_t bytes) const {
   const Sequence& state = at(sequence);
-  if (layer < 0 || layer >= cache_.layers() || first < 0 || count < 1 || first > state.length - count) {
+  if (layer < 0 || layer >= cache_.layers() || first < 0 || count < 1 ||
+      first > state.length - count) {
     return Status(ErrorCode::kInvalidArgument, "rows outside the sequence");
   }
   if (bytes != static_cast<size_t>(count) * cache_.row_bytes(layer, part)) {

@@ -1,8 +1,10 @@
 // The engine on libllama. Threads and shutdown: as Engine.
 //
 // How its promises are kept:
-// - Every sequence has a stream of the cache of its own, and position p is cell p of it: checked on every run.
-// - A run is one graph. Decode steps are cut at exact_batch_max, the largest batch whose results do not depend on
+// - Every sequence has a stream of the cache of its own, and position p is cell p of it: checked on
+// every run.
+// - A run is one graph. Decode steps are cut at exact_batch_max, the largest batch whose results do
+// not depend on
 //   its size; the self-check finds it at start.
 // - Rows are handed out, imported and exported where they lie.
 #pragma once
@@ -47,8 +49,8 @@ class LlamaEngine final : public Engine {
   void request_abort() override { abort_requested_ = true; }
   void clear_abort() override { abort_requested_ = false; }
 
-  // Raw logits of the last token run on `sequence`, over the vocabulary; empty when there are none. Valid
-  // until the next run.
+  // Raw logits of the last token run on `sequence`, over the vocabulary; empty when there are none.
+  // Valid until the next run.
   std::span<const float> logits(SeqId sequence) const;
 
  private:
@@ -79,7 +81,8 @@ class LlamaEngine final : public Engine {
   const Sequence& at(SeqId sequence) const;
   Status check_range(SeqId sequence, int first, int64_t count) const;
   Status check_token(TokenId token) const;
-  Status check_rows(SeqId sequence, int layer, KvPart part, int first, int count, size_t bytes) const;
+  Status check_rows(SeqId sequence, int layer, KvPart part, int first, int count,
+                    size_t bytes) const;
 
   const int threads_;
   const int batch_max_;

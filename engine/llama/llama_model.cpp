@@ -24,23 +24,27 @@ Result<LoadedModel> load_llama_model(const std::string& path) {
   params.load_mode = LLAMA_LOAD_MODE_MMAP;
   params.use_extra_bufts = false;  // Not libllama's choice: weight_placement.h
   params.tensor_buft_overrides = placement.overrides();
-  LoadedModel loaded{LlamaModel(llama_model_load_from_file(path.c_str(), params)), *std::move(digest)};
+  LoadedModel loaded{LlamaModel(llama_model_load_from_file(path.c_str(), params)),
+                     *std::move(digest)};
   if (loaded.model == nullptr) {
     return Status(ErrorCode::kInvalidArgument,
-                  "model file " + path + " cannot be loaded: this build does not know its architecture, "
-                  "or it is damaged (log.level debug shows libllama's reasons)");
+                  "model file " + path +
+                      " cannot be loaded: this build does not know its architecture, "
+                      "or it is damaged (log.level debug shows libllama's reasons)");
   }
   llama_model* model = loaded.model.get();
-  if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model) || llama_model_is_diffusion(model) ||
-      llama_model_has_encoder(model) || !llama_model_has_decoder(model)) {
+  if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model) ||
+      llama_model_is_diffusion(model) || llama_model_has_encoder(model) ||
+      !llama_model_has_decoder(model)) {
     return Status(ErrorCode::kFailedPrecondition,
                   "model file " + path + " holds no plain decoder with a KV cache");
   }
   return loaded;
 }
 
-Result<LlamaContext> make_llama_context(llama_model* model, const ContextShape& shape, GraphWatch* watch,
-                                        ggml_abort_callback abort, void* abort_data) {
+Result<LlamaContext> make_llama_context(llama_model* model, const ContextShape& shape,
+                                        GraphWatch* watch, ggml_abort_callback abort,
+                                        void* abort_data) {
   const int cells = (shape.context + kCellAlignment - 1) / kCellAlignment * kCellAlignment;
   llama_context_params params = llama_context_default_params();
   params.n_seq_max = static_cast<uint32_t>(shape.slots);
@@ -63,7 +67,8 @@ Result<LlamaContext> make_llama_context(llama_model* model, const ContextShape& 
   if (context == nullptr) {
     return Status(ErrorCode::kResourceExhausted,
                   "libllama cannot make a context of " + std::to_string(shape.slots) + " x " +
-                      std::to_string(cells) + " tokens for this model (memory, or no flash attention)");
+                      std::to_string(cells) +
+                      " tokens for this model (memory, or no flash attention)");
   }
   if (static_cast<int>(llama_n_ctx_seq(context.get())) < shape.context ||
       llama_n_ubatch(context.get()) < params.n_ubatch) {

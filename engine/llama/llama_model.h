@@ -1,4 +1,5 @@
-// A model and a context on it, with every setting that exactness depends on. See llama_model.cpp for the reasons.
+// A model and a context on it, with every setting that exactness depends on. See llama_model.cpp
+// for the reasons.
 #pragma once
 
 #include <string>
@@ -22,7 +23,8 @@ struct ContextShape {
   int threads = 1;
 };
 // `watch` sees every graph. `abort` may be called from libllama's compute threads.
-Result<LlamaContext> make_llama_context(llama_model* model, const ContextShape& shape, GraphWatch* watch,
-                                        ggml_abort_callback abort, void* abort_data);
+Result<LlamaContext> make_llama_context(llama_model* model, const ContextShape& shape,
+                                        GraphWatch* watch, ggml_abort_callback abort,
+                                        void* abort_data);
 
 }  // namespace tandem

@@ -13,8 +13,8 @@ namespace tandem {
 
 namespace {
 
-// A line in the making. Trivial, because engines that live until the process exits still log from their
-// destructors, when this thread's other objects are gone.
+// A line in the making. Trivial, because engines that live until the process exits still log from
+// their destructors, when this thread's other objects are gone.
 struct Line {
   std::array<char, 1024> text;
   size_t size;

@@ -1,4 +1,5 @@
-// libllama's process-wide state: its start, and its log, which goes to ours. Any thread, any number of times.
+// libllama's process-wide state: its start, and its log, which goes to ours. Any thread, any number
+// of times.
 #pragma once
 
 namespace tandem {

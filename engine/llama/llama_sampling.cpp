@@ -11,8 +11,9 @@ namespace {
 
 bool greedy(const SamplingParams& params) { return params.temperature == 0 || params.top_p == 0; }
 
-// The last link of the chain: one draw from what the filters left, with the choice's next random number.
-// Weights are added up in double in the candidates' order, which is a function of the logits alone.
+// The last link of the chain: one draw from what the filters left, with the choice's next random
+// number. Weights are added up in double in the candidates' order, which is a function of the
+// logits alone.
 void apply_draw(llama_sampler* sampler, llama_token_data_array* candidates) {
   const auto& choice = *static_cast<const Choice*>(sampler->ctx);
   float most = -std::numeric_limits<float>::infinity();
@@ -28,7 +29,8 @@ void apply_draw(llama_sampler* sampler, llama_token_data_array* candidates) {
   for (size_t i = 0; i < candidates->size; ++i) {
     const auto weight = static_cast<double>(candidates->data[i].p);
     if (!(weight > 0)) continue;
-    candidates->selected = static_cast<int64_t>(i);  // Rounding may leave a little at the end: the last one takes it
+    candidates->selected =
+        static_cast<int64_t>(i);  // Rounding may leave a little at the end: the last one takes it
     if (left < weight) break;
     left -= weight;
   }
@@ -75,7 +77,8 @@ SampledToken LlamaChoice::sample(std::span<const float> logits,
 }
 
 TokenId LlamaChoice::best(std::span<const float> logits) const {
-  // The raw best, looked for among the tokens that nothing adjusts, against the adjusted ones. Ties: least id.
+  // The raw best, looked for among the tokens that nothing adjusts, against the adjusted ones.
+  // Ties: least id.
   TokenId best = -1;
   float best_logit = -std::numeric_limits<float>::infinity();
   const auto offer = [&](TokenId token, float logit) {

@@ -1,5 +1,5 @@
-// One choice's sampler on libllama: our own history and penalties, libllama's chain of filters, our own draw.
-// Engine thread only.
+// One choice's sampler on libllama: our own history and penalties, libllama's chain of filters, our
+// own draw. Engine thread only.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,8 @@ class LlamaChoice final : public Sampler {
   int emitted() const override { return choice_->emitted(); }
   void accept(TokenId token) override { choice_->accept(token); }
 
-  // Draws from the raw logits of the whole vocabulary and accepts the token. `scratch` is reused between calls.
+  // Draws from the raw logits of the whole vocabulary and accepts the token. `scratch` is reused
+  // between calls.
   SampledToken sample(std::span<const float> logits, std::vector<llama_token_data>& scratch);
 
  private:
@@ -26,7 +27,8 @@ class LlamaChoice final : public Sampler {
   TokenId draw(std::span<const float> logits, std::vector<llama_token_data>& scratch);
 
   std::unique_ptr<Choice> choice_;
-  LlamaSampler chain_;  // Null for greedy choices; its last member draws with choice_'s random numbers
+  LlamaSampler
+      chain_;  // Null for greedy choices; its last member draws with choice_'s random numbers
 };
 
 }  // namespace tandem

@@ -22,8 +22,8 @@ namespace {
 // All pieces in one buffer: the router asks for one per token that it streams.
 struct Pieces {
   std::string bytes;
-  std::vector<uint32_t> ends;   // Of each token's piece in `bytes`
-  std::vector<bool> special;    // Empty unless special tokens are rendered
+  std::vector<uint32_t> ends;  // Of each token's piece in `bytes`
+  std::vector<bool> special;   // Empty unless special tokens are rendered
   size_t longest = 0;
 
   std::string_view at(TokenId token) const {
@@ -38,8 +38,8 @@ Pieces read_pieces(const llama_vocab* vocab) {
   std::vector<char> buffer(256);
   for (TokenId token = 0; token < llama_vocab_n_tokens(vocab); ++token) {
     const auto render = [&](bool special) {
-      return llama_token_to_piece(vocab, token, buffer.data(), static_cast<int32_t>(buffer.size()), 0,
-                                  special);
+      return llama_token_to_piece(vocab, token, buffer.data(), static_cast<int32_t>(buffer.size()),
+                                  0, special);
     };
     pieces.special.push_back(render(false) == 0);
     int32_t length = render(true);
@@ -57,7 +57,8 @@ Pieces read_pieces(const llama_vocab* vocab) {
 // libllama does not read it when only the vocabulary is loaded, but keeps the file's metadata.
 int trained_context(const llama_model* model) {
   std::array<char, 256> value{};
-  if (llama_model_meta_val_str(model, "general.architecture", value.data(), value.size()) < 0) return 0;
+  if (llama_model_meta_val_str(model, "general.architecture", value.data(), value.size()) < 0)
+    return 0;
   const std::string key = std::string(value.data()) + ".context_length";
   if (llama_model_meta_val_str(model, key.c_str(), value.data(), value.size()) < 0) return 0;
   int context = 0;
@@ -84,7 +85,8 @@ class LlamaTokenizer final : public Tokenizer {
 
   Result<std::vector<TokenId>> encode(std::string_view text, bool add_special,
                                       bool parse_special) const override {
-    if (!valid_utf8(text)) return Status(ErrorCode::kInvalidArgument, "the text is not valid UTF-8");
+    if (!valid_utf8(text))
+      return Status(ErrorCode::kInvalidArgument, "the text is not valid UTF-8");
     if (text.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max() / 2)) {
       return Status(ErrorCode::kInvalidArgument, "the text is too long");
     }

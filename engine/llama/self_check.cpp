@@ -14,8 +14,8 @@ namespace tandem {
 namespace {
 
 constexpr int kExactMost = kChunkTokensMin - 1;  // Chunks from here on belong to the prompt grid
-constexpr int kSearchMost = 16;                  // Where the border is looked for when kExactMost is not exact
-constexpr int kBatchMost = 16;                   // Sequences in the batch that is compared with running alone
+constexpr int kSearchMost = 16;  // Where the border is looked for when kExactMost is not exact
+constexpr int kBatchMost = 16;   // Sequences in the batch that is compared with running alone
 constexpr uint64_t kTokenSeed = 1;
 
 // Rows of a range of positions, by layer and part.
@@ -50,8 +50,8 @@ class SelfCheck {
 
   Result<int> run() {
     if (length_ < kChunkTokensMin) {
-      return Status(ErrorCode::kInvalidArgument, "model.context must be at least " +
-                                                     std::to_string(2 * kChunkTokensMin));
+      return Status(ErrorCode::kInvalidArgument,
+                    "model.context must be at least " + std::to_string(2 * kChunkTokensMin));
     }
     TANDEM_RETURN_IF_ERROR(check_hand_over());
     TANDEM_RETURN_IF_ERROR(find_exact_chunk());
@@ -60,14 +60,16 @@ class SelfCheck {
   }
 
  private:
-  // A prompt chunk, its rows, and the next token's logits in the sequence itself and in one that only got the rows.
+  // A prompt chunk, its rows, and the next token's logits in the sequence itself and in one that
+  // only got the rows.
   Status check_hand_over() {
     const Result<SeqId> sequence = engine_.open();
     if (!sequence.ok()) return sequence.status();
     Recorder recorder;
     TANDEM_RETURN_IF_ERROR(engine_.prefill(*sequence, prompt(0, length_), 0, false, &recorder));
     TANDEM_RETURN_IF_ERROR(read_rows(*sequence, 0, length_, prefix_));
-    if (recorder.seen != prefix_) return refuse("rows changed after their layer had been announced");
+    if (recorder.seen != prefix_)
+      return refuse("rows changed after their layer had been announced");
     TANDEM_RETURN_IF_ERROR(step(*sequence, length_));
     after_prefix_ = copy_logits(*sequence);
     engine_.close(*sequence);
@@ -82,8 +84,8 @@ class SelfCheck {
     return {};
   }
 
-  // The largest chunk whose rows and logits equal those of single tokens. Sizes of one numeric regime are
-  // neighbours, so the largest is compared with pieces of growing size, one token first.
+  // The largest chunk whose rows and logits equal those of single tokens. Sizes of one numeric
+  // regime are neighbours, so the largest is compared with pieces of growing size, one token first.
   Status find_exact_chunk() {
     Rows pieces, whole;
     Logits pieces_logits, whole_logits;
@@ -100,7 +102,8 @@ class SelfCheck {
     exact_ = 1;
     for (int low = 2, high = kSearchMost; low <= high;) {
       const int middle = std::midpoint(low, high);
-      TANDEM_RETURN_IF_ERROR(run_chunks(std::vector<int>(static_cast<size_t>(middle), 1), pieces, pieces_logits));
+      TANDEM_RETURN_IF_ERROR(
+          run_chunks(std::vector<int>(static_cast<size_t>(middle), 1), pieces, pieces_logits));
       TANDEM_RETURN_IF_ERROR(run_chunks({middle}, whole, whole_logits));
       if (pieces == whole && same(pieces_logits, whole_logits)) {
         exact_ = middle;
@@ -112,7 +115,8 @@ class SelfCheck {
     return {};
   }
 
-  // Sequences of different lengths in one decode batch against each alone; halves exact_ until they agree.
+  // Sequences of different lengths in one decode batch against each alone; halves exact_ until they
+  // agree.
   Status find_exact_batch() {
     for (; exact_ > 1; exact_ /= 2) {
       const int count = std::min({engine_.sequences_max(), exact_, kBatchMost});
@@ -130,7 +134,8 @@ class SelfCheck {
     return {};
   }
 
-  // Sequences that hold all but the last `first`, first + 1, ... prefix rows, and the next token on each.
+  // Sequences that hold all but the last `first`, first + 1, ... prefix rows, and the next token on
+  // each.
   Result<std::vector<Logits>> batch_logits(int first, int count) {
     std::vector<DecodeInput> inputs;
     for (int i = first; i < first + count; ++i) {
@@ -171,8 +176,10 @@ class SelfCheck {
     size_t index = 0;
     for (size_t layer = 0; layer < engine_.kv_layout().layers.size(); ++layer) {
       for (const KvPart part : {KvPart::kKey, KvPart::kValue}) {
-        const size_t bytes = engine_.kv_layout().layers[layer].row_bytes(part) * static_cast<size_t>(length);
-        TANDEM_RETURN_IF_ERROR(engine_.import_rows(*sequence, static_cast<int>(layer), part, 0, length,
+        const size_t bytes =
+            engine_.kv_layout().layers[layer].row_bytes(part) * static_cast<size_t>(length);
+        TANDEM_RETURN_IF_ERROR(engine_.import_rows(*sequence, static_cast<int>(layer), part, 0,
+                                                   length,
                                                    std::span(prefix_[index++]).first(bytes)));
       }
     }
@@ -183,10 +190,11 @@ class SelfCheck {
     rows.clear();
     for (size_t layer = 0; layer < engine_.kv_layout().layers.size(); ++layer) {
       for (const KvPart part : {KvPart::kKey, KvPart::kValue}) {
-        const size_t bytes = engine_.kv_layout().layers[layer].row_bytes(part) * static_cast<size_t>(count);
+        const size_t bytes =
+            engine_.kv_layout().layers[layer].row_bytes(part) * static_cast<size_t>(count);
         rows.emplace_back(bytes);
-        TANDEM_RETURN_IF_ERROR(
-            engine_.export_rows(sequence, static_cast<int>(layer), part, first, count, rows.back()));
+        TANDEM_RETURN_IF_ERROR(engine_.export_rows(sequence, static_cast<int>(layer), part, first,
+                                                   count, rows.back()));
       }
     }
     return {};
@@ -217,6 +225,8 @@ class SelfCheck {
 
 }  // namespace
 
-Result<int> run_self_check(LlamaEngine& engine, int tokens) { return SelfCheck(engine, tokens).run(); }
+Result<int> run_self_check(LlamaEngine& engine, int tokens) {
+  return SelfCheck(engine, tokens).run();
+}
 
 }  // namespace tandem

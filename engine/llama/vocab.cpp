@@ -24,7 +24,8 @@ std::string vocab_digest(const llama_vocab* vocab) {
     const auto score = std::bit_cast<uint32_t>(llama_vocab_get_score(vocab, token));
     digest.add((static_cast<uint64_t>(llama_vocab_get_attr(vocab, token)) << 32) | score);
   }
-  for (const TokenId token : {llama_vocab_bos(vocab), llama_vocab_eos(vocab), llama_vocab_eot(vocab)}) {
+  for (const TokenId token :
+       {llama_vocab_bos(vocab), llama_vocab_eos(vocab), llama_vocab_eot(vocab)}) {
     digest.add(static_cast<uint64_t>(token));
   }
   digest.add(static_cast<uint64_t>(llama_vocab_get_add_bos(vocab)) * 2 +

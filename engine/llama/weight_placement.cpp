@@ -15,8 +15,9 @@ namespace {
 constexpr std::string_view kRepackName = "CPU_REPACK";
 
 ggml_backend_buffer_type_t repack_buffer_type(ggml_backend_dev_t cpu) {
-  const auto list = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(ggml_backend_reg_get_proc_address(
-      ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts"));
+  const auto list =
+      reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(ggml_backend_reg_get_proc_address(
+          ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts"));
   if (list == nullptr) return nullptr;
   for (ggml_backend_buffer_type_t* type = list(cpu); type != nullptr && *type != nullptr; ++type) {
     if (kRepackName == ggml_backend_buft_name(*type)) return *type;
@@ -26,11 +27,13 @@ ggml_backend_buffer_type_t repack_buffer_type(ggml_backend_dev_t cpu) {
 
 // Can the CPU multiply by `weight` if it lies in `buffer`?
 bool multiplies(ggml_backend_dev_t cpu, ggml_backend_buffer_t buffer, ggml_tensor* weight) {
-  const ggml_init_params params{.mem_size = 4 * ggml_tensor_overhead(), .mem_buffer = nullptr, .no_alloc = true};
+  const ggml_init_params params{
+      .mem_size = 4 * ggml_tensor_overhead(), .mem_buffer = nullptr, .no_alloc = true};
   const GgmlContext context(ggml_init(params));
   ggml_tensor* input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, weight->ne[0], 64);
   weight->buffer = buffer;
-  const bool supported = ggml_backend_dev_supports_op(cpu, ggml_mul_mat(context.get(), weight, input));
+  const bool supported =
+      ggml_backend_dev_supports_op(cpu, ggml_mul_mat(context.get(), weight, input));
   weight->buffer = nullptr;
   return supported;
 }

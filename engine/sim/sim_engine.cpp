@@ -8,8 +8,8 @@
 
 #include "common/clock.h"
 #include "common/random.h"
-#include "engine/chunk_grid.h"
 #include "engine/choice.h"
+#include "engine/chunk_grid.h"
 #include "engine/digest.h"
 #include "engine/sim/sim_rows.h"
 #include "engine/sim/sim_sampling.h"
@@ -40,10 +40,10 @@ struct Progress {
 struct SimSequence {
   bool open = false;
   bool mapped = false;
-  bool broken = false;     // A chunk was aborted: close() is all that is left
+  bool broken = false;  // A chunk was aborted: close() is all that is left
   bool has_logits = false;
-  int length = 0;          // Positions that exist
-  int known = 0;           // Of those, how many `progress` covers; the rest was imported
+  int length = 0;  // Positions that exist
+  int known = 0;   // Of those, how many `progress` covers; the rest was imported
   Progress progress;
   SimRows rows;
 };
@@ -157,14 +157,16 @@ class SimEngine final : public Engine {
     }
     const int count = static_cast<int>(tokens.size());
     for (int layer = 0; layer < shape_.layers; ++layer) {
-      // A layer's rows exist when its share of the time has begun; its attention and the rest follow.
+      // A layer's rows exist when its share of the time has begun; its attention and the rest
+      // follow.
       if (!pause_.until(start + cost * layer / shape_.layers)) {
         sequence.broken = true;
         return Status(ErrorCode::kCancelled, "the chunk was aborted");
       }
       sequence.rows.fill(layer, first, chains);
       if (observer != nullptr) {
-        observer->on_layer({id, layer, first, count, sequence.rows.rows(layer, KvPart::kKey, first, count),
+        observer->on_layer({id, layer, first, count,
+                            sequence.rows.rows(layer, KvPart::kKey, first, count),
                             sequence.rows.rows(layer, KvPart::kValue, first, count)});
       }
     }
@@ -204,11 +206,10 @@ class SimEngine final : public Engine {
       sequence.length = sequence.known = input.position + 1;
       sequence.has_logits = true;
     }
-    pause_.fully_until(start + milliseconds(config_.decode_base_ms +
-                                            config_.decode_per_sequence_ms *
-                                                static_cast<double>(inputs.size()) +
-                                            1e-3 * config_.decode_per_context_us *
-                                                static_cast<double>(contexts)));
+    pause_.fully_until(
+        start + milliseconds(config_.decode_base_ms +
+                             config_.decode_per_sequence_ms * static_cast<double>(inputs.size()) +
+                             1e-3 * config_.decode_per_context_us * static_cast<double>(contexts)));
     return {};
   }
 
@@ -274,11 +275,13 @@ class SimEngine final : public Engine {
 
   Status check_range(const SimSequence& sequence, int first, int64_t count) const {
     if (sequence.broken) {
-      return Status(ErrorCode::kFailedPrecondition, "the sequence was aborted and can only be closed");
+      return Status(ErrorCode::kFailedPrecondition,
+                    "the sequence was aborted and can only be closed");
     }
     if (first != sequence.length || count < 1) {
-      return Status(ErrorCode::kInvalidArgument,
-                    "positions must continue the sequence, which has " + std::to_string(sequence.length));
+      return Status(
+          ErrorCode::kInvalidArgument,
+          "positions must continue the sequence, which has " + std::to_string(sequence.length));
     }
     if (first + count > shape_.context) {
       return Status(ErrorCode::kResourceExhausted, "the sequence would outgrow its context");
@@ -291,8 +294,10 @@ class SimEngine final : public Engine {
     return Status(ErrorCode::kInvalidArgument, "a token outside the vocabulary");
   }
 
-  Status check_rows(const SimSequence& sequence, int layer, int first, int count, size_t bytes) const {
-    if (layer < 0 || layer >= shape_.layers || first < 0 || count < 1 || first > sequence.length - count) {
+  Status check_rows(const SimSequence& sequence, int layer, int first, int count,
+                    size_t bytes) const {
+    if (layer < 0 || layer >= shape_.layers || first < 0 || count < 1 ||
+        first > sequence.length - count) {
       return Status(ErrorCode::kInvalidArgument, "rows outside the sequence");
     }
     if (bytes != static_cast<size_t>(count) * shape_.row_bytes) {
@@ -306,13 +311,15 @@ class SimEngine final : public Engine {
     for (SimSequence& sequence : sequences_) sequence.has_logits = false;
   }
 
-  // Takes imported positions into the sequence's progress. A wrong row changes everything that follows.
+  // Takes imported positions into the sequence's progress. A wrong row changes everything that
+  // follows.
   void absorb(SimSequence& sequence) const {
     for (; sequence.known < sequence.length; ++sequence.known) {
       const uint64_t chain = sequence.rows.chain_at(sequence.known);
       const int wrong = sequence.rows.mismatches(sequence.known, chain);
       sequence.progress.step(chain);
-      if (wrong > 0) sequence.progress.state ^= counter_random(kChainSalt, static_cast<uint64_t>(wrong));
+      if (wrong > 0)
+        sequence.progress.state ^= counter_random(kChainSalt, static_cast<uint64_t>(wrong));
     }
   }
 

@@ -13,7 +13,8 @@ namespace tandem {
 
 namespace {
 
-constexpr uint64_t kRowSalt = 0x74616e64656d6b76;  // Keeps rows apart from other uses of the generator
+constexpr uint64_t kRowSalt =
+    0x74616e64656d6b76;  // Keeps rows apart from other uses of the generator
 constexpr uint64_t kWordStep = 0x9e3779b97f4a7c15;
 
 uint64_t pad(int layer, KvPart part, int position) {
@@ -26,8 +27,8 @@ uint64_t pad(int layer, KvPart part, int position) {
 Result<SimRows> SimRows::make(const Shape& shape) {
   SimRows rows;
   rows.shape_ = shape;
-  rows.bytes_ = static_cast<size_t>(shape.layers) * 2 * static_cast<size_t>(shape.context) *
-                shape.row_bytes;
+  rows.bytes_ =
+      static_cast<size_t>(shape.layers) * 2 * static_cast<size_t>(shape.context) * shape.row_bytes;
   void* memory = ::mmap(nullptr, rows.bytes_, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {

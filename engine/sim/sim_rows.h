@@ -1,10 +1,12 @@
 // The sim engine's KV memory: one sequence's rows, real bytes that say which tokens they stand for.
 //
-// A row is a function of (chain, layer, part, position), where `chain` is a hash over the sequence's tokens up to that
-// position. Its first word gives the chain back, so that a worker that imported rows knows where the sequence stands;
-// every other word must agree with it, so that a wrong row is noticed.
+// A row is a function of (chain, layer, part, position), where `chain` is a hash over the
+// sequence's tokens up to that position. Its first word gives the chain back, so that a worker that
+// imported rows knows where the sequence stands; every other word must agree with it, so that a
+// wrong row is noticed.
 //
-// Address space for the whole context is taken at once, memory only as rows are written. One thread at a time.
+// Address space for the whole context is taken at once, memory only as rows are written. One thread
+// at a time.
 #pragma once
 
 #include <cstddef>

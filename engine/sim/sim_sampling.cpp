@@ -13,13 +13,13 @@ namespace tandem {
 
 namespace {
 
-constexpr int kWords = 24;             // More than the best 20 that logprobs may ask for
-constexpr uint64_t kEndOdds = 256;     // One token in so many ends the text
-constexpr float kUnlikely = -12.0f;    // Logit of a token that is not among the words
+constexpr int kWords = 24;           // More than the best 20 that logprobs may ask for
+constexpr uint64_t kEndOdds = 256;   // One token in so many ends the text
+constexpr float kUnlikely = -12.0f;  // Logit of a token that is not among the words
 
 struct Candidate {
   TokenId token = 0;
-  float logit = 0;     // Raw
+  float logit = 0;  // Raw
   float adjusted = 0;
 };
 
@@ -57,7 +57,8 @@ size_t draw(const std::vector<Candidate>& sorted, const Choice& choice) {
   }
   double kept = 0;
   size_t keep = 0;
-  while (keep < count && (keep == 0 || (kept < params.top_p * total && weights[keep] >= params.min_p))) {
+  while (keep < count &&
+         (keep == 0 || (kept < params.top_p * total && weights[keep] >= params.min_p))) {
     kept += weights[keep++];
   }
   double left = choice.next_uniform() * kept;

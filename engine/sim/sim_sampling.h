@@ -1,5 +1,5 @@
-// What the sim engine says next: synthetic candidates that depend on the sequence's state, and draws from them.
-// Stateless; any thread.
+// What the sim engine says next: synthetic candidates that depend on the sequence's state, and
+// draws from them. Stateless; any thread.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 namespace tandem {
 
-// Draws with `choice`'s parameters from the candidates that `state` implies. Does not accept the token.
+// Draws with `choice`'s parameters from the candidates that `state` implies. Does not accept the
+// token.
 SampledToken sim_sample(uint64_t state, int vocab, const Choice& choice);
 
 }  // namespace tandem

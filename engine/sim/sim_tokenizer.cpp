@@ -37,7 +37,8 @@ class SimTokenizer final : public Tokenizer {
 
   Result<std::vector<TokenId>> encode(std::string_view text, bool add_special,
                                       bool parse_special) const override {
-    if (!valid_utf8(text)) return Status(ErrorCode::kInvalidArgument, "the text is not valid UTF-8");
+    if (!valid_utf8(text))
+      return Status(ErrorCode::kInvalidArgument, "the text is not valid UTF-8");
     std::vector<TokenId> tokens;
     tokens.reserve(text.size() + 1);
     if (add_special) tokens.push_back(kSimBegin);

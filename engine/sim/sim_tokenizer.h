@@ -11,9 +11,9 @@
 namespace tandem {
 
 inline constexpr TokenId kSimBegin = 256;
-inline constexpr TokenId kSimEnd = 257;        // End of text
+inline constexpr TokenId kSimEnd = 257;  // End of text
 inline constexpr TokenId kSimTurnStart = 258;
-inline constexpr TokenId kSimTurnEnd = 259;    // Ends an answer too
+inline constexpr TokenId kSimTurnEnd = 259;  // Ends an answer too
 inline constexpr TokenId kSimFirstWord = 260;
 inline constexpr int kSimVocabMin = 512;
 

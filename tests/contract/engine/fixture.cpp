@@ -56,12 +56,14 @@ const Tokenizer& subject_tokenizer() {
 }
 
 std::vector<TokenId> make_prompt(int count, uint64_t salt) {
-  static const std::vector<std::string> kWords = {"the",  "river", "and",   "a",    "stone", "was",  "over",
-                                                  "city", "light", "under", "many", "seven", "then", "slowly"};
+  static const std::vector<std::string> kWords = {"the",  "river", "and",  "a",     "stone",
+                                                  "was",  "over",  "city", "light", "under",
+                                                  "many", "seven", "then", "slowly"};
   std::string text = "Story " + std::to_string(salt) + ":";
   std::vector<TokenId> tokens;
   for (uint64_t i = 0; static_cast<int>(tokens.size()) < count; ++i) {
-    for (int j = 0; j < 40; ++j, ++i) text += " " + kWords[counter_random(salt + 1, i) % kWords.size()];
+    for (int j = 0; j < 40; ++j, ++i)
+      text += " " + kWords[counter_random(salt + 1, i) % kWords.size()];
     tokens = *subject_tokenizer().encode(text, true, false);
   }
   tokens.resize(static_cast<size_t>(count));
@@ -92,9 +94,11 @@ SamplingParams sampled(uint64_t seed) {
 }
 
 bool same(const std::vector<SampledToken>& a, const std::vector<SampledToken>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const SampledToken& x, const SampledToken& y) {
-    return x.token == y.token && x.finish == y.finish && x.logprob == y.logprob && x.top == y.top;
-  });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const SampledToken& x, const SampledToken& y) {
+                      return x.token == y.token && x.finish == y.finish && x.logprob == y.logprob &&
+                             x.top == y.top;
+                    });
 }
 
 std::vector<TokenId> ids(const std::vector<SampledToken>& tokens) {
@@ -104,13 +108,19 @@ std::vector<TokenId> ids(const std::vector<SampledToken>& tokens) {
 }
 
 void RowCopies::on_layer(const LayerRows& rows) {
-  units.push_back({rows.layer, rows.first, rows.count, {rows.key.begin(), rows.key.end()},
+  units.push_back({rows.layer,
+                   rows.first,
+                   rows.count,
+                   {rows.key.begin(), rows.key.end()},
                    {rows.value.begin(), rows.value.end()}});
 }
 
 Run::Run(Engine& on, std::vector<TokenId> prompt, const SamplingParams& params,
          std::vector<TokenId> emitted)
-    : engine(on), sequence(open(on)), tokens(std::move(prompt)), prompt_count(static_cast<int>(tokens.size())) {
+    : engine(on),
+      sequence(open(on)),
+      tokens(std::move(prompt)),
+      prompt_count(static_cast<int>(tokens.size())) {
   tokens.insert(tokens.end(), emitted.begin(), emitted.end());
   Result<std::unique_ptr<Sampler>> made = engine.make_sampler(params, tokens, prompt_count);
   REQUIRE_MESSAGE(made.ok(), made.status().to_string());
@@ -121,9 +131,11 @@ Run::~Run() { engine.close(sequence); }
 
 void Run::prefill(KvObserver* observer) {
   const int total = static_cast<int>(tokens.size());
-  for (const Chunk& chunk : chunk_grid(prompt_count, total - prompt_count, engine.model().chunk_tokens,
-                                       engine.model().exact_batch_max)) {
-    const auto part = std::span(tokens).subspan(static_cast<size_t>(chunk.first), static_cast<size_t>(chunk.count));
+  for (const Chunk& chunk :
+       chunk_grid(prompt_count, total - prompt_count, engine.model().chunk_tokens,
+                  engine.model().exact_batch_max)) {
+    const auto part = std::span(tokens).subspan(static_cast<size_t>(chunk.first),
+                                                static_cast<size_t>(chunk.count));
     const Status status =
         engine.prefill(sequence, part, chunk.first, chunk.first + chunk.count == total, observer);
     REQUIRE_MESSAGE(status.ok(), status.to_string());
@@ -133,17 +145,20 @@ void Run::prefill(KvObserver* observer) {
 
 void Run::import(const RowCopies& rows) {
   for (int first = 0; first < prompt_count; first += engine.reserve_slice()) {
-    REQUIRE(engine.reserve(sequence, first, std::min(engine.reserve_slice(), prompt_count - first)).ok());
+    REQUIRE(engine.reserve(sequence, first, std::min(engine.reserve_slice(), prompt_count - first))
+                .ok());
   }
   for (const RowCopies::Unit& unit : rows.units) {
     const KvLayout::Layer& layer = engine.kv_layout().layers[static_cast<size_t>(unit.layer)];
-    const int begin = layer.window == 0 ? unit.first : std::max(unit.first, prompt_count - layer.window);
+    const int begin =
+        layer.window == 0 ? unit.first : std::max(unit.first, prompt_count - layer.window);
     const int end = unit.first + unit.count;
     if (begin >= end) continue;
     const auto skip = static_cast<size_t>(begin - unit.first);
     const auto put = [&](KvPart part, const std::vector<std::byte>& bytes) {
-      const Status status = engine.import_rows(sequence, unit.layer, part, begin, end - begin,
-                                               std::span(bytes).subspan(skip * layer.row_bytes(part)));
+      const Status status =
+          engine.import_rows(sequence, unit.layer, part, begin, end - begin,
+                             std::span(bytes).subspan(skip * layer.row_bytes(part)));
       REQUIRE_MESSAGE(status.ok(), status.to_string());
     };
     put(KvPart::kKey, unit.key);
@@ -174,7 +189,9 @@ std::vector<SampledToken> Run::generate(int count) {
   }
 }
 
-DecodeInput Run::next_input() const { return {sequence, tokens.back(), static_cast<int>(tokens.size()) - 1}; }
+DecodeInput Run::next_input() const {
+  return {sequence, tokens.back(), static_cast<int>(tokens.size()) - 1};
+}
 
 void Run::accept(TokenId token) {
   sampler->accept(token);

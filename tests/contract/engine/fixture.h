@@ -1,5 +1,6 @@
-// What the suite is written in: two engines of the subject (as two workers have them), prompts, and runs whose
-// every sampled token is kept with its 20 best log-probabilities, so that equal means equal to the last bit.
+// What the suite is written in: two engines of the subject (as two workers have them), prompts, and
+// runs whose every sampled token is kept with its 20 best log-probabilities, so that equal means
+// equal to the last bit.
 #pragma once
 
 #include <memory>
@@ -54,7 +55,8 @@ class Run {
 
   // The prompt on the chunk grid, then the emitted tokens as a replay.
   void prefill(KvObserver* observer = nullptr);
-  // Reserves the whole prompt and imports what `rows` copied, leaving out what no later token reaches.
+  // Reserves the whole prompt and imports what `rows` copied, leaving out what no later token
+  // reaches.
   void import(const RowCopies& rows);
   SampledToken sample();
   // Samples and decodes until `count` tokens are out, the first from the logits that are there.
@@ -67,7 +69,7 @@ class Run {
   const SeqId sequence;
   std::vector<TokenId> tokens;  // Prompt and output
   const int prompt_count;
-  int length = 0;               // Positions that the engine holds
+  int length = 0;  // Positions that the engine holds
   std::unique_ptr<Sampler> sampler;
 };
 

@@ -23,13 +23,15 @@ void check_hand_over(int length, const SamplingParams& params, int more) {
 
 TEST_CASE("a hand-over is exact for prompts of every length around the chunk borders") {
   const int chunk = first_engine().model().chunk_tokens;
-  for (const int length : {1, 2, 63, 64, 65, chunk - 1, chunk, chunk + 1, chunk + 63, chunk + 64, chunk + 65,
-                           2 * chunk + 63, 2 * chunk + 64}) {
+  for (const int length : {1, 2, 63, 64, 65, chunk - 1, chunk, chunk + 1, chunk + 63, chunk + 64,
+                           chunk + 65, 2 * chunk + 63, 2 * chunk + 64}) {
     check_hand_over(length, greedy(), 5);
   }
 }
 
-TEST_CASE("a long hand-over is exact although rows outside the windows hold another sequence's old values") {
+TEST_CASE(
+    "a long hand-over is exact although rows outside the windows hold another sequence's old "
+    "values") {
   {
     Run other(second_engine(), make_prompt(900, 77), greedy());
     other.prefill();
@@ -65,7 +67,9 @@ TEST_CASE("the observer sees every layer of every chunk once, in order, and chan
   // What was announced is what lies there in the end.
   const KvLayout::Layer& layer = first_engine().kv_layout().layers.back();
   std::vector<std::byte> value(static_cast<size_t>(grid[0].count) * layer.value_row_bytes);
-  REQUIRE(first_engine().export_rows(watched.sequence, layers - 1, KvPart::kValue, 0, grid[0].count, value).ok());
+  REQUIRE(first_engine()
+              .export_rows(watched.sequence, layers - 1, KvPart::kValue, 0, grid[0].count, value)
+              .ok());
   CHECK(value == rows.units[static_cast<size_t>(layers) - 1].value);
 
   const std::vector<SampledToken> expected = watched.generate(3);
@@ -108,7 +112,9 @@ TEST_CASE("emitted tokens are replayed exactly, seeds and penalties included") {
 TEST_CASE("company in the batch never changes a sequence's tokens") {
   constexpr int kRuns = kSlots - 1;
   std::vector<std::vector<SampledToken>> alone;
-  const auto prompt = [](int i) { return make_prompt(20 + 30 * i, static_cast<uint64_t>(100 + i)); };
+  const auto prompt = [](int i) {
+    return make_prompt(20 + 30 * i, static_cast<uint64_t>(100 + i));
+  };
   for (int i = 0; i < kRuns; ++i) {
     Run run(first_engine(), prompt(i), sampled(static_cast<uint64_t>(i)));
     run.prefill();
@@ -117,7 +123,8 @@ TEST_CASE("company in the batch never changes a sequence's tokens") {
   std::vector<std::unique_ptr<Run>> runs;
   std::vector<std::vector<SampledToken>> together(kRuns);
   for (int i = 0; i < kRuns; ++i) {
-    runs.push_back(std::make_unique<Run>(first_engine(), prompt(i), sampled(static_cast<uint64_t>(i))));
+    runs.push_back(
+        std::make_unique<Run>(first_engine(), prompt(i), sampled(static_cast<uint64_t>(i))));
     runs.back()->prefill();
     together[static_cast<size_t>(i)].push_back(runs.back()->sample());
   }
@@ -133,7 +140,8 @@ TEST_CASE("company in the batch never changes a sequence's tokens") {
     if (inputs.empty()) continue;
     const Status status = first_engine().decode(inputs);
     REQUIRE_MESSAGE(status.ok(), status.to_string());
-    for (const int i : members) together[static_cast<size_t>(i)].push_back(runs[static_cast<size_t>(i)]->sample());
+    for (const int i : members)
+      together[static_cast<size_t>(i)].push_back(runs[static_cast<size_t>(i)]->sample());
   }
   for (size_t i = 0; i < kRuns; ++i) {
     CAPTURE(i);

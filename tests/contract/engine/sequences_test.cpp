@@ -63,7 +63,8 @@ TEST_CASE("an abort ends a chunk inside, and the engine goes on") {
   stopper.join();
   engine.clear_abort();
   CHECK(status.code() == ErrorCode::kCancelled);
-  CHECK(engine.prefill(sequence, prompt, 0, true, nullptr).code() == ErrorCode::kFailedPrecondition);
+  CHECK(engine.prefill(sequence, prompt, 0, true, nullptr).code() ==
+        ErrorCode::kFailedPrecondition);
   engine.close(sequence);
 
   Run after(engine, prompt, greedy());
@@ -84,7 +85,8 @@ TEST_CASE("an abort leaves other sequences as they were") {
   got.push_back(bystander.sample());
   engine.request_abort();
   const SeqId victim = *engine.open();
-  CHECK(engine.prefill(victim, make_prompt(256, 35), 0, true, nullptr).code() == ErrorCode::kCancelled);
+  CHECK(engine.prefill(victim, make_prompt(256, 35), 0, true, nullptr).code() ==
+        ErrorCode::kCancelled);
   engine.close(victim);
   engine.clear_abort();
   for (SampledToken& token : bystander.generate(2)) got.push_back(std::move(token));
@@ -107,19 +109,25 @@ TEST_CASE("wrong calls are refused and change nothing") {
   const DecodeInput gap{sequence, 300, 71};
   CHECK(engine.decode(std::span(&gap, 1)).code() == ErrorCode::kInvalidArgument);
   std::vector<std::byte> row(engine.kv_layout().layers[0].key_row_bytes);
-  CHECK(engine.import_rows(sequence, 0, KvPart::kKey, 70, 1, row).code() == ErrorCode::kInvalidArgument);
-  CHECK(engine.export_rows(sequence, 0, KvPart::kKey, 70, 1, row).code() == ErrorCode::kInvalidArgument);
-  CHECK(engine.export_rows(sequence, 0, KvPart::kKey, 0, 2, row).code() == ErrorCode::kInvalidArgument);
-  CHECK(engine.export_rows(sequence, 10000, KvPart::kKey, 0, 1, row).code() == ErrorCode::kInvalidArgument);
+  CHECK(engine.import_rows(sequence, 0, KvPart::kKey, 70, 1, row).code() ==
+        ErrorCode::kInvalidArgument);
+  CHECK(engine.export_rows(sequence, 0, KvPart::kKey, 70, 1, row).code() ==
+        ErrorCode::kInvalidArgument);
+  CHECK(engine.export_rows(sequence, 0, KvPart::kKey, 0, 2, row).code() ==
+        ErrorCode::kInvalidArgument);
+  CHECK(engine.export_rows(sequence, 10000, KvPart::kKey, 0, 1, row).code() ==
+        ErrorCode::kInvalidArgument);
   CHECK(engine.decode({}).ok());
   CHECK(engine.sample(sequence, *run.sampler).ok());
 }
 
 TEST_CASE("a sequence without logits cannot be sampled") {
   Run run(first_engine(), make_prompt(70, 37), greedy());
-  CHECK(first_engine().sample(run.sequence, *run.sampler).status().code() == ErrorCode::kFailedPrecondition);
+  CHECK(first_engine().sample(run.sequence, *run.sampler).status().code() ==
+        ErrorCode::kFailedPrecondition);
   REQUIRE(first_engine().prefill(run.sequence, run.tokens, 0, false, nullptr).ok());
-  CHECK(first_engine().sample(run.sequence, *run.sampler).status().code() == ErrorCode::kFailedPrecondition);
+  CHECK(first_engine().sample(run.sequence, *run.sampler).status().code() ==
+        ErrorCode::kFailedPrecondition);
 }
 
 TEST_CASE("a sequence is refused beyond its context and runs up to it") {
@@ -130,7 +138,8 @@ TEST_CASE("a sequence is refused beyond its context and runs up to it") {
     REQUIRE(engine.reserve(sequence, first, std::min(100, context - 1 - first)).ok());
   }
   const std::vector<TokenId> two = {300, 301};
-  CHECK(engine.prefill(sequence, two, context - 1, true, nullptr).code() == ErrorCode::kResourceExhausted);
+  CHECK(engine.prefill(sequence, two, context - 1, true, nullptr).code() ==
+        ErrorCode::kResourceExhausted);
   const DecodeInput last{sequence, 300, context - 1};
   CHECK(engine.decode(std::span(&last, 1)).ok());
   const DecodeInput beyond{sequence, 300, context};

@@ -1,4 +1,5 @@
-// A choice's history: what penalties, bias and minimum lengths do to logits, and what ends an answer.
+// A choice's history: what penalties, bias and minimum lengths do to logits, and what ends an
+// answer.
 #include "engine/choice.h"
 
 #include <doctest/doctest.h>
@@ -12,7 +13,8 @@ namespace {
 
 const VocabFacts kVocab{100, {7, 9}};
 
-std::unique_ptr<Choice> make(const SamplingParams& params, std::vector<TokenId> history = {}, int prompt = 0) {
+std::unique_ptr<Choice> make(const SamplingParams& params, std::vector<TokenId> history = {},
+                             int prompt = 0) {
   Result<std::unique_ptr<Choice>> choice = Choice::make(params, kVocab, history, prompt);
   REQUIRE(choice.ok());
   return *std::move(choice);
@@ -51,7 +53,8 @@ TEST_CASE("a history given at once equals one that grew") {
   auto given = make(params, {1, 2, 3, 4, 3}, 2);
   CHECK(given->emitted() == grown->emitted());
   CHECK(given->next_uniform() == grown->next_uniform());
-  for (TokenId token = 0; token < 10; ++token) CHECK(given->adjusted(token, 1.0f) == grown->adjusted(token, 1.0f));
+  for (TokenId token = 0; token < 10; ++token)
+    CHECK(given->adjusted(token, 1.0f) == grown->adjusted(token, 1.0f));
 }
 
 TEST_CASE("end and stop tokens are suppressed until min_tokens are out") {
@@ -92,8 +95,10 @@ TEST_CASE("bias adds up and comes after penalties") {
 }
 
 TEST_CASE("parameters and histories out of range are refused") {
-  const auto refused = [](const SamplingParams& params, std::vector<TokenId> history = {}, int prompt = 0) {
-    return Choice::make(params, kVocab, history, prompt).status().code() == ErrorCode::kInvalidArgument;
+  const auto refused = [](const SamplingParams& params, std::vector<TokenId> history = {},
+                          int prompt = 0) {
+    return Choice::make(params, kVocab, history, prompt).status().code() ==
+           ErrorCode::kInvalidArgument;
   };
   SamplingParams params;
   CHECK(refused(params, {100}, 1));

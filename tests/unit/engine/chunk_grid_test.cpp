@@ -1,5 +1,5 @@
-// The grid covers every token once, depends on the lengths alone, and keeps to its chunk sizes: all short
-// lengths, borders named one by one.
+// The grid covers every token once, depends on the lengths alone, and keeps to its chunk sizes: all
+// short lengths, borders named one by one.
 #include "engine/chunk_grid.h"
 
 #include <doctest/doctest.h>

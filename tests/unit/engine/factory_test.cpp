@@ -26,7 +26,8 @@ TEST_CASE("engines without slots or threads are refused") {
 TEST_CASE("a llama engine without a usable model names the file or the build") {
   Config config;
   config.model.path = "models/missing.gguf";
-  for (const Status& status : {make_engine(config, 1, 1).status(), make_tokenizer(config).status()}) {
+  for (const Status& status :
+       {make_engine(config, 1, 1).status(), make_tokenizer(config).status()}) {
     CHECK_FALSE(status.ok());
     CHECK((status.message().find("models/missing.gguf") != std::string::npos ||
            status.message().find("no llama engine") != std::string::npos));

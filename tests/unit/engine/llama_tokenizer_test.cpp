@@ -1,4 +1,5 @@
-// The GGUF tokenizers of both test models: round trips, spaces, special tokens, long texts. Skipped without the models.
+// The GGUF tokenizers of both test models: round trips, spaces, special tokens, long texts. Skipped
+// without the models.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -44,8 +45,9 @@ std::string joined_pieces(const Tokenizer& from, const std::vector<TokenId>& tok
 TEST_CASE("texts survive the way to tokens and back") {
   for (const char* path : {kSmol, kGemma}) {
     const Tokenizer& subject = tokenizer(path);
-    for (const std::string text : {"Hello, world", " leading space", "  two", "caf\xc3\xa9 \xe4\xb8\xad\xe6\x96\x87",
-                                   "\xf0\x9f\x98\x80\xf0\x9f\x91\x8d", "tab\tnew\nline\r\n", "1234567890", ""}) {
+    for (const std::string text :
+         {"Hello, world", " leading space", "  two", "caf\xc3\xa9 \xe4\xb8\xad\xe6\x96\x87",
+          "\xf0\x9f\x98\x80\xf0\x9f\x91\x8d", "tab\tnew\nline\r\n", "1234567890", ""}) {
       const auto tokens = *subject.encode(text, false, false);
       CHECK(subject.decode(tokens, false) == text);
       CHECK(joined_pieces(subject, tokens) == text);
@@ -74,7 +76,8 @@ TEST_CASE("special tokens are parsed and rendered only where that is wanted") {
 }
 
 TEST_CASE("text that is not UTF-8 is refused") {
-  CHECK(tokenizer(kSmol).encode("a\xff", true, true).status().code() == ErrorCode::kInvalidArgument);
+  CHECK(tokenizer(kSmol).encode("a\xff", true, true).status().code() ==
+        ErrorCode::kInvalidArgument);
 }
 
 TEST_CASE("no piece is longer than token_bytes_max") {
@@ -88,7 +91,8 @@ TEST_CASE("no piece is longer than token_bytes_max") {
 
 TEST_CASE("128 KB of anything is tokenised in seconds at most") {
   std::string prose;
-  while (prose.size() < 131072) prose += "The quick brown fox, 1234 times; caf\xc3\xa9 and \xe4\xb8\xad\xe6\x96\x87. ";
+  while (prose.size() < 131072)
+    prose += "The quick brown fox, 1234 times; caf\xc3\xa9 and \xe4\xb8\xad\xe6\x96\x87. ";
   for (const char* path : {kSmol, kGemma}) {
     for (const std::string& text : {prose, std::string(131072, 'a'), std::string(131072, ' '),
                                     std::string(131072, '\n'), std::string(131072, '.')}) {

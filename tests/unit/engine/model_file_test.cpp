@@ -19,7 +19,8 @@ constexpr const char* kModel = "models/smollm2-135m-instruct-q4_0.gguf";
 class ScratchFile {
  public:
   explicit ScratchFile(const std::string& content)
-      : path_(std::filesystem::temp_directory_path() / ("tandem-" + std::to_string(random_u64()) + ".gguf")) {
+      : path_(std::filesystem::temp_directory_path() /
+              ("tandem-" + std::to_string(random_u64()) + ".gguf")) {
     std::ofstream(path_, std::ios::binary) << content;
   }
   ~ScratchFile() { std::filesystem::remove(path_); }
@@ -44,7 +45,8 @@ void check_refused(const std::string& content, ErrorCode code) {
   const ScratchFile file(content);
   Config config;
   config.model.path = file.path();
-  for (const Status& status : {make_engine(config, 1, 1).status(), make_tokenizer(config).status()}) {
+  for (const Status& status :
+       {make_engine(config, 1, 1).status(), make_tokenizer(config).status()}) {
     CHECK(status.code() == code);
     CHECK(status.message().find(file.path()) != std::string::npos);
   }
@@ -60,7 +62,9 @@ TEST_CASE("a file cut inside its header is refused") {
   check_refused(model_bytes(100000), ErrorCode::kDataLoss);
 }
 
-TEST_CASE("a file cut inside its weights is refused") { check_refused(model_bytes(40000000), ErrorCode::kDataLoss); }
+TEST_CASE("a file cut inside its weights is refused") {
+  check_refused(model_bytes(40000000), ErrorCode::kDataLoss);
+}
 
 }  // namespace
 }  // namespace tandem

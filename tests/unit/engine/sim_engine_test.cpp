@@ -1,5 +1,5 @@
-// What only the sim engine promises: time from its cost model, layers spread over it, bounded memory, readable
-// text, and answers that notice a single wrong byte.
+// What only the sim engine promises: time from its cost model, layers spread over it, bounded
+// memory, readable text, and answers that notice a single wrong byte.
 #include "engine/sim/sim_engine.h"
 
 #include <doctest/doctest.h>
@@ -19,8 +19,10 @@ Config sim_config() {
   config.model.context = 4096;
   config.sim.layers = 4;
   config.sim.kv_bytes_per_token = 512;
-  config.sim.prefill_base_ms = config.sim.prefill_per_token_us = config.sim.prefill_per_token2_us = 0;
-  config.sim.decode_base_ms = config.sim.decode_per_sequence_ms = config.sim.decode_per_context_us = 0;
+  config.sim.prefill_base_ms = config.sim.prefill_per_token_us = config.sim.prefill_per_token2_us =
+      0;
+  config.sim.decode_base_ms = config.sim.decode_per_sequence_ms = config.sim.decode_per_context_us =
+      0;
   return config;
 }
 
@@ -140,7 +142,8 @@ TEST_CASE("output is words of letters, and texts end by themselves now and then"
       const std::string piece = tokenizer->piece(sampled.token, false);
       REQUIRE(piece.size() >= 3);
       REQUIRE(piece[0] == ' ');
-      for (const char letter : piece.substr(1)) REQUIRE(std::islower(static_cast<unsigned char>(letter)));
+      for (const char letter : piece.substr(1))
+        REQUIRE(std::islower(static_cast<unsigned char>(letter)));
       const DecodeInput input{sequence, sampled.token, static_cast<int>(prompt.size()) + i};
       REQUIRE(engine->decode(std::span(&input, 1)).ok());
     }
@@ -169,7 +172,8 @@ TEST_CASE("an abort that came before the chunk stops it too, until it is cleared
   engine->request_abort();
   const SeqId sequence = *engine->open();
   CHECK(engine->prefill(sequence, tokens(64), 0, true, nullptr).code() == ErrorCode::kCancelled);
-  CHECK(engine->prefill(sequence, tokens(64), 0, true, nullptr).code() == ErrorCode::kFailedPrecondition);
+  CHECK(engine->prefill(sequence, tokens(64), 0, true, nullptr).code() ==
+        ErrorCode::kFailedPrecondition);
   engine->close(sequence);
 }
 

@@ -51,12 +51,14 @@ TEST_CASE("a layout's digest names everything that rows depend on") {
 }
 
 TEST_CASE("only whole code points in shortest form are UTF-8") {
-  for (const char* good : {"", "plain", "\xc3\xa9", "\xe4\xb8\xad", "\xf0\x9f\x98\x80", "\xf4\x8f\xbf\xbf"}) {
+  for (const char* good :
+       {"", "plain", "\xc3\xa9", "\xe4\xb8\xad", "\xf0\x9f\x98\x80", "\xf4\x8f\xbf\xbf"}) {
     CHECK(valid_utf8(good));
   }
   CHECK(valid_utf8(std::string_view("\0", 1)));
-  for (const char* bad : {"\x80", "\xc3", "\xc0\x80", "\xc1\xbf", "\xe0\x80\x80", "\xed\xa0\x80",
-                          "\xf0\x80\x80\x80", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xe4\xb8", "a\xff"}) {
+  for (const char* bad :
+       {"\x80", "\xc3", "\xc0\x80", "\xc1\xbf", "\xe0\x80\x80", "\xed\xa0\x80", "\xf0\x80\x80\x80",
+        "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xe4\xb8", "a\xff"}) {
     CHECK_FALSE(valid_utf8(bad));
   }
 }
