@@ -66,6 +66,7 @@ class FakeStream final : public transfer::OutgoingStream {
   void seal(transfer::SealInfo info) override { sealed = std::move(info); }
   void abort(Status reason) override { aborted = std::move(reason); }
   uint64_t bytes_sent() const override { return 0; }
+  uint64_t units_acknowledged() const override { return 0; }
 
   struct Unit {
     int layer;
