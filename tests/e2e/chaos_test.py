@@ -47,9 +47,10 @@ class Chaos:
             self.refused_grant,
             self.corrupt_unit,
         ]
-        order = [kinds[i % len(kinds)] for i in range(rounds)]
-        self.rng.shuffle(order)
-        for index, fault in enumerate(order):
+        order = []
+        while len(order) < rounds:
+            order += self.rng.sample(kinds, len(kinds))
+        for index, fault in enumerate(order[:rounds]):
             try:
                 fault()
                 self.cluster.wait_idle(IDLE_SECONDS + SLACK_SECONDS)
