@@ -2,7 +2,7 @@
 // same library, weights, threads and batches. The two take turns; each turn's CPU times give one
 // ratio, and the median ratio is printed: 1.00 means as fast as bare libllama, above it faster.
 //
-//   engine-bench [model.gguf] [rounds]
+//   tandem-engine-bench [model.gguf] [rounds]
 #include <ctime>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ double timed(const std::function<void()>& work) {
 
 void must(const Status& status) {
   if (status.ok()) return;
-  std::fprintf(stderr, "engine-bench: %s\n", status.to_string().c_str());
+  std::fprintf(stderr, "tandem-engine-bench: %s\n", status.to_string().c_str());
   std::exit(1);
 }
 
@@ -248,11 +248,11 @@ void bench(const std::string& path, int rounds) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  tandem::log_init("engine-bench", tandem::LogLevel::kWarn);
+  tandem::log_init("tandem-engine-bench", tandem::LogLevel::kWarn);
   const std::string path = argc > 1 ? argv[1] : "models/smollm2-135m-instruct-q4_0.gguf";
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 9;
   if (rounds < 1 || rounds > 40) {
-    std::fprintf(stderr, "usage: engine-bench [model.gguf] [rounds: 1 to 40]\n");
+    std::fprintf(stderr, "usage: tandem-engine-bench [model.gguf] [rounds: 1 to 40]\n");
     return 2;
   }
   tandem::bench(path, rounds);
