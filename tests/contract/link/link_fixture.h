@@ -107,7 +107,7 @@ struct End {
                 }},
         guard(boost::asio::make_work_guard(io)) {
     config.heartbeat = Milliseconds(50);
-    config.silence_max = Milliseconds(400);
+    config.silence_max = Milliseconds(1500);
   }
   ~End() { stop(); }
   void start() {

@@ -66,7 +66,9 @@ class TestRouter {
                    return hello;
                  }},
         guard_(boost::asio::make_work_guard(io_)),
-        thread_([this] { io_.run(); }) {}
+        thread_([this] { io_.run(); }) {
+    config_.silence_max = Milliseconds(30000);
+  }
   ~TestRouter() {
     for (const auto& [address, session] : sessions_) {
       session->close({ErrorCode::kCancelled, "the test is over"});
@@ -210,6 +212,7 @@ inline Config quick_config() {
   config.decode.slots = 8;
   config.coupled.slots = 8;
   config.link.heartbeat = Milliseconds(100);
+  config.link.silence_max = Milliseconds(30000);  // A starved test machine is not a dead peer
   config.transfer.transport = "tcp";
   return config;
 }
