@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Races the KV stream against memcpy, bare UCX and NIXL in one run, and prints a table with the ratios that matter.
+# Races the KV stream against memcpy, bare UCX and NIXL in one run, and prints a table of ratios.
 #
 #   bench/transfer_race.sh [--bench FILE] [--nixl PYTHON] [--mib N]
 #
-# FILE: tandem-transfer-bench (default build/release/bin/...). PYTHON: an interpreter that has nixl-cu12 and numpy
-# (pip install --no-deps nixl-cu12 numpy); without it NIXL is left out. N: MiB of rows, larger than the cache.
+# FILE: tandem-transfer-bench (default build/release/bin/...). PYTHON: an interpreter that has
+# nixl-cu12 and numpy (pip install --no-deps nixl-cu12 numpy); without it NIXL is left out.
+# N: MiB of rows, larger than the cache.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +17,7 @@ while [ $# -gt 0 ]; do
     --bench) bench=$2; shift 2 ;;
     --nixl) nixl=$2; shift 2 ;;
     --mib) mib=$2; shift 2 ;;
-    *) sed -n '2,8p' "$0"; exit 2 ;;
+    *) sed -n '2,9p' "$0"; exit 2 ;;
   esac
 done
 
@@ -38,7 +39,8 @@ awk '
     row("ucx goodput GB/s, against NIXL", "ucx_goodput_gb_s", "nixl_shared_gb_s", ">= 1.3")
     row("ucx goodput with import, against memcpy", "ucx_goodput_gb_s_imported", "memcpy_gb_s", "")
     row("tcp goodput GB/s, against NIXL over TCP", "tcp_goodput_gb_s", "nixl_tcp_gb_s", ">= 1")
-    row("128 KB unit us, no CRC, against put + message", "ucx_unit_p50_us_without_crc", "raw_unit_p50_us", "<= 1.3")
+    row("128 KB unit us, no CRC, against put + message", "ucx_unit_p50_us_without_crc",
+        "raw_unit_p50_us", "<= 1.3")
     row("128 KB unit us, CRC, against put + message", "ucx_unit_p50_us", "raw_unit_p50_us", "<= 2")
     row("the same, where the bare target reads too", "ucx_unit_p50_us", "raw_unit_read_p50_us", "")
     row("128 KB unit us, CRC, against NIXL write", "ucx_unit_p50_us", "nixl_shared_unit_p50_us", "")

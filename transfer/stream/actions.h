@@ -15,14 +15,22 @@ class Actions {
   Actions& operator=(const Actions&) = delete;
   ~Actions() { run(); }
 
-  void add(std::function<void()> action) { actions_.push_back(std::move(action)); }
+  void add(std::function<void()> action) {
+    if (!first_) {
+      first_ = std::move(action);
+    } else {
+      others_.push_back(std::move(action));
+    }
+  }
   // Requires: no lock is held.
   void run() {
-    for (const auto& action : std::exchange(actions_, {})) action();
+    if (const auto first = std::exchange(first_, nullptr)) first();
+    for (const auto& action : std::exchange(others_, {})) action();
   }
 
  private:
-  std::vector<std::function<void()>> actions_;
+  std::function<void()> first_;  // Mostly there is one: no vector for it
+  std::vector<std::function<void()>> others_;
 };
 
 }  // namespace tandem::transfer

@@ -15,8 +15,9 @@
 namespace tandem::transfer {
 namespace {
 
-constexpr size_t kCopyBlockBytes =
-    128 << 10;  // Stays in the second-level cache between checksum and copy
+constexpr size_t kCopyBlockBytes = 16 << 10;  // Stays in the nearest cache for its checksum
+constexpr size_t kCopyAheadBytes = 4 << 10;   // Of the next block, fetched while the checksum runs
+constexpr size_t kCacheLine = 64;
 constexpr uint64_t kAnnounceBytesMax = 1 << 20;
 constexpr int kWaitBusyMs = 2;  // While something is under way that no descriptor reports
 constexpr int kWaitIdleMs = 100;
@@ -172,7 +173,8 @@ void SenderCore::pump(const OutgoingPtr& stream) {
   settle(after, stream);
 }
 
-// Copies and checksums in blocks, so that each block is read from memory once.
+// Copies and checksums in blocks: each is read from memory once, by the copy, which writes
+// meanwhile.
 Status SenderCore::write_unit(const Outgoing& stream, PendingUnit& pending) {
   Unit& unit = pending.unit;
   const std::span<const std::byte> source(pending.data, unit.bytes);
@@ -182,9 +184,14 @@ Status SenderCore::write_unit(const Outgoing& stream, PendingUnit& pending) {
   }
   for (size_t done = 0; done < source.size();) {
     const auto block = source.subspan(done, std::min(kCopyBlockBytes, source.size() - done));
-    if (config_.integrity) unit.crc = crc32c(block, unit.crc);
     TANDEM_RETURN_IF_ERROR(stream.path->channel->put(*stream.segment, unit.offset + done, block));
     done += block.size();
+    if (!config_.integrity) continue;
+    const auto ahead = source.subspan(done, std::min(kCopyAheadBytes, source.size() - done));
+    for (size_t line = 0; line < ahead.size(); line += kCacheLine) {
+      __builtin_prefetch(ahead.data() + line, 0, 2);
+    }
+    unit.crc = crc32c(block, unit.crc);
   }
   return {};
 }

@@ -13,6 +13,8 @@ namespace {
 
 constexpr uint64_t kUnitBytesMax = 1 << 20;
 constexpr uint64_t kUnitsPerSegmentMin = 4;  // So that putting, checking and importing overlap
+// In shared memory a long way round the ring only wears out the cache: 10% faster than 8 MB.
+constexpr uint64_t kCopyRingBytesMax = 4 << 20;
 
 // The host of "host:port" or "[v6]:port".
 std::string host_of(const std::string& listen) {
@@ -199,6 +201,8 @@ void SenderCore::on_granted(const OutgoingPtr& stream, const GrantedMessage& gra
     const std::lock_guard lock(mutex_);
     if (stream->state == Outgoing::State::kAborting) return settle(after, stream);
     if (stream->state != Outgoing::State::kAttaching) return;
+    stream->state =
+        Outgoing::State::kOpening;  // Nobody attaches any more: an abort settles at once
     uint64_t row_bytes_max = 1;
     for (const KvLayout::Layer& layer : layout_.layers) {
       row_bytes_max =
@@ -214,9 +218,12 @@ void SenderCore::on_granted(const OutgoingPtr& stream, const GrantedMessage& gra
     if (!status.ok()) return abort_stream(after, stream, status, true);
     stream->path = path;
     stream->segment = *segment;
-    stream->ring = RingAllocator(granted.bytes);
+    const uint64_t ring_bytes = (*segment)->put_is_copy() && row_bytes_max <= kUnitBytesMax
+                                    ? std::min(granted.bytes, kCopyRingBytesMax)
+                                    : granted.bytes;
+    stream->ring = RingAllocator(ring_bytes);
     stream->unit_bytes_max =
-        std::max(row_bytes_max, std::min(kUnitBytesMax, granted.bytes / kUnitsPerSegmentMin));
+        std::max(row_bytes_max, std::min(kUnitBytesMax, ring_bytes / kUnitsPerSegmentMin));
     stream->state = Outgoing::State::kStreaming;
     stream->moved = stream->pulsed = clock_.now();
     if (stream->events.on_granted) after.add(stream->events.on_granted);

@@ -80,6 +80,7 @@ Result<Landed> Landed::decode(std::string_view message) {
 
 std::string Credit::encode() const {
   std::string out;
+  out.reserve(25);
   put(out, kCreditKind);
   put(out, transfer.value);
   put(out, key);

@@ -215,7 +215,6 @@ Status TcpInbound::listen(const std::string& host) {
   }
   const tcp::endpoint endpoint = found.begin()->endpoint();
   acceptor_.open(endpoint.protocol(), error);
-  if (!error) tune_socket(acceptor_.native_handle());
   if (!error) acceptor_.bind(endpoint, error);
   if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
   if (error) {

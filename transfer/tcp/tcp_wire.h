@@ -14,7 +14,6 @@ inline constexpr std::string_view kTcpMagic = "TANDEMT1";
 inline constexpr size_t kTcpKeyBytes = 16;
 inline constexpr size_t kTcpPreambleBytes = kTcpMagic.size() + kTcpKeyBytes;
 inline constexpr size_t kTcpMessageBytesMax = 64 << 10;
-inline constexpr int kTcpBufferBytes = 4 << 20;
 
 enum class TcpKind : uint32_t { kPut = 1, kMessage = 2 };
 
@@ -46,7 +45,7 @@ struct TcpDescriptor {
   static Result<TcpDescriptor> decode(std::string_view bytes);
 };
 
-// No delay, large buffers.
+// No delay; buffers to suit the way. Requires: connected.
 void tune_socket(int fd);
 
 }  // namespace tandem::transfer

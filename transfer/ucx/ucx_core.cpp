@@ -50,9 +50,13 @@ Status configure(ucp_config_t* config) {
       {"TX_SEG_SIZE", "512K", {"UCX_TCP_TX_SEG_SIZE"}},
       {"RX_SEG_SIZE", "512K", {"UCX_TCP_RX_SEG_SIZE"}},
   };
-  if (!check_shm_room(kShmQueueBytes).ok()) {
-    log_warn("event=shm_small detail=\"/dev/shm has no room for UCX's queues, posix is left out\"");
-    settings.push_back({"TLS", "^posix", {"UCX_TLS"}});
+  if (const Status room = check_shm_room(kShmQueueBytes); !room.ok()) {
+    // UCX would touch its queues there: a bus error. Whoever has chosen lanes has to choose others.
+    if (std::getenv("UCX_TLS") != nullptr) {
+      return Status(ErrorCode::kUnavailable, "UCX_TLS is set, but " + room.message());
+    }
+    log_warn("event=shm_small detail={}", tandem::quoted("posix is left out: " + room.message()));
+    settings.push_back({"TLS", "^posix", {}});
   }
   for (const auto& [name, value, variables] : settings) {
     const auto is_set = [](const char* variable) { return std::getenv(variable) != nullptr; };

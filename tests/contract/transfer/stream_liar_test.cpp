@@ -187,7 +187,7 @@ TEST_CASE("a receiver refuses every lie about units") {
     CAPTURE(name);
     LyingSender liar(name, layout);
     if (!liar.transport) continue;
-    const std::vector<std::pair<const char*, std::function<void(Unit&)>>> lies = {
+    const std::vector<std::pair<std::string, std::function<void(Unit&)>>> lies = {
         {"beyond the segment", [&](Unit& u) { u.offset = liar.granted.bytes - 1; }},
         {"far beyond the segment", [](Unit& u) { u.offset = UINT64_MAX - 10; }},
         {"no such layer", [](Unit& u) { u.layer = 2; }},
@@ -352,7 +352,7 @@ TEST_CASE("a sender survives every lie of a receiver") {
   const auto grant = [](link::Session& session, const GrantedMessage& granted) {
     CHECK(session.send(link::FrameKind::kGranted, granted.encode()).ok());
   };
-  const std::vector<std::pair<const char*, Answer>> lies = {
+  const std::vector<std::pair<std::string, Answer>> lies = {
       {"a descriptor that is garbage",
        [&](auto& s, auto g) {
          g.descriptor = "x";

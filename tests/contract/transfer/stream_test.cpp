@@ -179,7 +179,7 @@ TEST_CASE("an OPEN that comes before the router's announcement waits for it, not
 TEST_CASE("while the engine computes, a stream without rows stays alive") {
   const KvLayout layout = plain_layout(2, 100);
   Config config = test_config();
-  config.transfer.progress_deadline = Milliseconds(300);
+  config.transfer.progress_deadline = Milliseconds(1000);
   each(layout, config, [](Pair& pair) {
     const OpenRequest open = pair.request({1}, 20);
     const auto in = pair.decode->expect({1}, open.token, 20);
@@ -187,7 +187,7 @@ TEST_CASE("while the engine computes, a stream without rows stays alive") {
     const auto stream = pair.prefill->open(open, out);
     FakeCache source(pair.layout, 20, true);
     pair.push_chunk(*stream, source, 0, 10);
-    const TimePoint later = SystemClock::get().now() + std::chrono::milliseconds(1200);
+    const TimePoint later = SystemClock::get().now() + std::chrono::milliseconds(2500);
     REQUIRE(pair.until([&] { return SystemClock::get().now() > later; }));
     CHECK(!out->failure());
     CHECK(!in->failure());
