@@ -91,7 +91,8 @@ Status AdminServer::start() {
   state_->thread = std::thread([state = state_.get()] { state->server.listen_after_bind(); });
   // stop() does nothing before the thread listens; so the start ends when it does.
   const TimePoint until = SystemClock::get().now() + std::chrono::seconds(kDeadlineSeconds);
-  while (!state_->server.is_running() && SystemClock::get().now() < until) std::this_thread::yield();
+  while (!state_->server.is_running() && SystemClock::get().now() < until)
+    std::this_thread::yield();
   return {};
 }
 

@@ -1,5 +1,5 @@
-// AdminServer: health, metrics and worker control on a port and threads of their own, so that it answers while
-// the data path is busy.
+// AdminServer: health, metrics and worker control on a port and threads of their own, so that it
+// answers while the data path is busy.
 //
 // Owned by the router. start() and stop() from the owner's thread; stop() joins and is idempotent.
 #pragma once

@@ -38,8 +38,7 @@ void Answer::push(int index, const SampledToken& sampled, TimePoint now) {
   Choice& choice = this->choice(index);
   if (choice.assembler.finished()) return;
   if (!any_token()) parts_.metrics.ttft.observe(to_seconds(now - parts_.received));
-  if (!choice.emitted.empty())
-    parts_.metrics.itl.observe(to_seconds(now - choice.last_token));
+  if (!choice.emitted.empty()) parts_.metrics.itl.observe(to_seconds(now - choice.last_token));
   choice.last_token = now;
   choice.emitted.push_back(sampled.token);
   const int before = choice.assembler.token_count();

@@ -1,7 +1,8 @@
 // Answer: everything that the choices of one request have said, and its bytes for the client.
 //
-// Owned by a request's flow, on its I/O thread. It keeps each choice's emitted tokens, so that another worker
-// can go on where one was lost; text, stop strings and frames follow from the tokens alone.
+// Owned by a request's flow, on its I/O thread. It keeps each choice's emitted tokens, so that
+// another worker can go on where one was lost; text, stop strings and frames follow from the tokens
+// alone.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +43,9 @@ class Answer {
 
   int size() const { return static_cast<int>(choices_.size()); }
   Choice& choice(int index) { return choices_[static_cast<size_t>(index)]; }
-  bool finished(int index) const { return choices_[static_cast<size_t>(index)].assembler.finished(); }
+  bool finished(int index) const {
+    return choices_[static_cast<size_t>(index)].assembler.finished();
+  }
   bool finished() const { return open_ == 0; }
   bool any_token() const { return usage_.completion_tokens > 0; }
 

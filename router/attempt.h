@@ -1,6 +1,7 @@
-// Attempt: one try to answer one prompt (all its choices, or the one that is resumed) on one choice of workers.
-// This is what request flows ask of the dispatcher and what they hear back. Plain values; the name of an
-// attempt is its TransferId, fresh for every one, so that nothing of an earlier try can be taken for it.
+// Attempt: one try to answer one prompt (all its choices, or the one that is resumed) on one choice
+// of workers. This is what request flows ask of the dispatcher and what they hear back. Plain
+// values; the name of an attempt is its TransferId, fresh for every one, so that nothing of an
+// earlier try can be taken for it.
 #pragma once
 
 #include <memory>
@@ -24,8 +25,9 @@ struct WorkerKey {
 };
 
 struct AttemptSpec {
-  std::shared_ptr<Mailbox> mailbox;  // Shared: the flow may end before the dispatcher has heard of it
-  link::Leg leg;                     // With the transfer id; deadline_ms is filled in at dispatch
+  std::shared_ptr<Mailbox>
+      mailbox;    // Shared: the flow may end before the dispatcher has heard of it
+  link::Leg leg;  // With the transfer id; deadline_ms is filled in at dispatch
   TimePoint deadline{};
   int priority = 0;
   std::string tenant;

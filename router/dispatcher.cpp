@@ -15,15 +15,23 @@ using scheduler::WorkerIndex;
 namespace {
 
 constexpr int kTransferTokenBytes = 16;
+// How long a worker that failed is avoided by others' requests too: doubling with each failure that
+// follows without a success. A worker that fails at once is always the least busy one.
+constexpr std::chrono::milliseconds kShunMin{500};
+constexpr std::chrono::milliseconds kShunMax{30000};
 
 scheduler::Ticket ticket_of(TransferId transfer) { return transfer.value; }
 
 std::string_view path_name(Path path) {
   switch (path) {
-    case Path::kRemote: return "remote";
-    case Path::kLocal: return "local";
-    case Path::kPrefillOnly: return "prefill_only";
-    case Path::kRefuse: break;
+    case Path::kRemote:
+      return "remote";
+    case Path::kLocal:
+      return "local";
+    case Path::kPrefillOnly:
+      return "prefill_only";
+    case Path::kRefuse:
+      break;
   }
   return "refused";
 }
@@ -38,9 +46,9 @@ struct Dispatcher::Attempt {
   WorkerKey decode;
   bool dispatched = false;
   bool prompt_done = false;
-  bool joined = false;         // The decode worker has all it needs: the prefill worker no longer matters
-  std::vector<bool> done;      // Per choice
-  int open = 0;                // Choices that are not done
+  bool joined = false;  // The decode worker has all it needs: the prefill worker no longer matters
+  std::vector<bool> done;  // Per choice
+  int open = 0;            // Choices that are not done
   // Tokens that overtook the end of the prefill, which comes over another link. The decode worker
   // cannot be further ahead than that link's delay.
   std::vector<link::TokenEntry> held;
@@ -49,11 +57,11 @@ struct Dispatcher::Attempt {
   TimePoint quiet_until{};  // Phase deadline
 
   TransferId transfer() const { return spec.leg.transfer; }
-  int emitted() const { return static_cast<int>(spec.leg.tokens.size()) - spec.leg.prompt_count; }
   WorkerKey prompt_worker() const { return prefill.index >= 0 ? prefill : decode; }
 };
 
-// Events of one frame, gathered per I/O thread: one wake-up of a thread per decode step, not per token.
+// Events of one frame, gathered per I/O thread: one wake-up of a thread per decode step, not per
+// token.
 struct Dispatcher::Outbox {
   std::vector<std::pair<boost::asio::io_context*, Mailbox::Batch>> batches;
 
@@ -125,13 +133,15 @@ void Dispatcher::take(AttemptSpec spec) {
   const TransferId transfer = attempt.transfer();
   attempts_.emplace(transfer, std::move(owned));
   const link::Leg& leg = attempt.spec.leg;
-  parts_.timeline.attempt_queued(attempt.spec.timeline, transfer, static_cast<int>(leg.tokens.size()),
-                                 attempt.spec.resumed);
-  if (!stopped_.ok()) return fail(attempt, {.status = stopped_, .retryable = false, .phase = "prefill"});
+  parts_.timeline.attempt_queued(attempt.spec.timeline, transfer,
+                                 static_cast<int>(leg.tokens.size()), attempt.spec.resumed);
+  if (!stopped_.ok())
+    return fail(attempt, {.status = stopped_, .retryable = false, .phase = "prefill"});
 
+  const int emitted = static_cast<int>(leg.tokens.size()) - leg.prompt_count;
   scheduler::Request request;
   request.prompt_tokens = static_cast<int>(leg.tokens.size());
-  request.max_tokens = leg.max_tokens - attempt.emitted();
+  request.max_tokens = leg.max_tokens - emitted;
   request.choices = leg.choices;
   request.tenant = attempt.spec.tenant;
   // A stream that has begun and lost its worker goes before those that have not.
@@ -140,11 +150,14 @@ void Dispatcher::take(AttemptSpec spec) {
   request.prefill_only = request.max_tokens == 1;
   for (const WorkerKey& key : attempt.spec.avoid)
     if (parts_.pool.is_up(key)) request.avoid.push_back(key.index);
+  for (const auto& [key, shun] : shunned_)
+    if (shun.until > attempt.queued_at) request.avoid.push_back(key);
   scheduler_->submit(ticket_of(transfer), request, attempt.queued_at);
   pump();
 }
 
-// Takes the decisions that are possible now. Commanding may lose a worker, which may make others possible.
+// Takes the decisions that are possible now. Commanding may lose a worker, which may make others
+// possible.
 void Dispatcher::pump() {
   if (pumping_ || !stopped_.ok()) return;
   pumping_ = true;
@@ -224,8 +237,11 @@ void Dispatcher::command(Attempt& attempt) {
     if (find(transfer) == nullptr) return;
     if (!status.ok()) culprit = attempt.prefill;
   }
-  if (!status.ok())
+  if (!status.ok()) {
     fail(attempt, {.status = status, .retryable = true, .phase = "prefill", .culprits = {culprit}});
+    return;
+  }
+  leg.tokens = {};  // The flow has them; thousands of long prompts would lie here for nothing
 }
 
 void Dispatcher::worker_up(WorkerIndex worker) {
@@ -240,6 +256,7 @@ void Dispatcher::worker_changed(WorkerIndex worker) {
 
 void Dispatcher::worker_down(WorkerIndex worker, const Status& why) {
   scheduler_->worker_left(worker);
+  shunned_.erase(worker);
   std::vector<TransferId> lost;
   for (const auto& [transfer, attempt] : attempts_) {
     if (!attempt->dispatched) continue;
@@ -252,8 +269,9 @@ void Dispatcher::worker_down(WorkerIndex worker, const Status& why) {
     Attempt* attempt = find(transfer);
     if (attempt == nullptr) continue;
     const std::string phase = attempt->prompt_done ? "decode" : "prefill";
-    fail(*attempt, {.status = Status(ErrorCode::kUnavailable, "a worker was lost: " + why.message()),
-                    .phase = phase});
+    fail(*attempt,
+         {.status = Status(ErrorCode::kUnavailable, "a worker was lost: " + why.message()),
+          .phase = phase});
   }
   pump();
 }
@@ -273,22 +291,25 @@ void Dispatcher::worker_frame(WorkerIndex worker, link::FrameKind kind, std::str
     case link::FrameKind::kLegEvent:
       return handle(link::LegEvent::decode(body), &Dispatcher::leg_event);
     default:
-      return parts_.pool.close(worker, Status(ErrorCode::kInvalidArgument, "unexpected frame kind"));
+      return parts_.pool.close(worker,
+                               Status(ErrorCode::kInvalidArgument, "unexpected frame kind"));
   }
 }
 
 void Dispatcher::prompt_done(WorkerIndex worker, link::PrefillDone done) {
   Attempt* attempt = find(done.transfer);
-  if (attempt == nullptr || attempt->prompt_worker().index != worker || attempt->prompt_done) return;
+  if (attempt == nullptr || attempt->prompt_worker().index != worker || attempt->prompt_done)
+    return;
   const bool from_tokens = attempt->path == Path::kLocal && done.first.empty();
   const auto outside = [&](const SampledToken& sampled) {
     return sampled.token < 0 || sampled.token >= parts_.vocab;
   };
   if ((!from_tokens && done.first.size() != attempt->done.size()) ||
       std::any_of(done.first.begin(), done.first.end(), outside)) {
-    return fail(*attempt, {.status = Status(ErrorCode::kInternal, "a worker's first tokens are not valid"),
-                           .phase = "prefill",
-                           .culprits = {attempt->prompt_worker()}});
+    return fail(*attempt,
+                {.status = Status(ErrorCode::kInternal, "a worker's first tokens are not valid"),
+                 .phase = "prefill",
+                 .culprits = {attempt->prompt_worker()}});
   }
   const TimePoint now = parts_.clock.now();
   attempt->prompt_done = true;
@@ -296,6 +317,7 @@ void Dispatcher::prompt_done(WorkerIndex worker, link::PrefillDone done) {
   parts_.metrics.queue_prefill.observe(to_seconds(now - attempt->dispatched_at));
   parts_.timeline.attempt_prefilled(attempt->spec.timeline, done);
   scheduler_->prefill_finished(ticket_of(done.transfer));
+  if (attempt->path != Path::kRemote) shunned_.erase(worker);  // Else when the decode worker has it
 
   const TransferId transfer = done.transfer;
   const bool ends_here = attempt->path == Path::kPrefillOnly;
@@ -330,7 +352,6 @@ void Dispatcher::tokens(WorkerIndex worker, link::Tokens frame) {
   }
   if (!valid)
     parts_.pool.close(worker, Status(ErrorCode::kInvalidArgument, "a token frame is not valid"));
-  if (scheduler_->queued() > 0) pump();
 }
 
 bool Dispatcher::token(Attempt& attempt, link::TokenEntry entry, Outbox& outbox) {
@@ -367,11 +388,18 @@ void Dispatcher::leg_failed(WorkerIndex worker, const link::LegFailed& failed) {
   if (!from_prefill && !from_decode) return;
   // What the prefill worker says after the hand-over changes nothing.
   if (from_prefill && !from_decode && attempt->joined) return;
-  AttemptFailed failure{.status = Status(failed.code == ErrorCode::kOk ? ErrorCode::kInternal : failed.code,
-                                         failed.message)};
+  AttemptFailed failure{
+      .status = Status(failed.code == ErrorCode::kOk ? ErrorCode::kInternal : failed.code,
+                       failed.message)};
   failure.retryable = failed.retryable;
   failure.phase = attempt->prompt_done ? "decode" : "prefill";
   failure.culprits.push_back(from_prefill ? attempt->prefill : attempt->decode);
+  // A transfer that failed may be either end's fault, whoever noticed first. Want of room is not.
+  const bool room = failed.code == ErrorCode::kResourceExhausted;
+  if (attempt->path == Path::kRemote && !attempt->joined && !room)
+    failure.culprits = {attempt->prefill, attempt->decode};
+  if (failed.retryable && !room)
+    for (const WorkerKey& culprit : failure.culprits) shun(culprit.index);
   log_warn("event=leg_failed request={} worker={} code={} retryable={} reason={}",
            attempt->spec.leg.request, tandem::quoted(parts_.pool.hello(worker).name),
            error_code_name(failed.code), failed.retryable, tandem::quoted(failed.message));
@@ -382,10 +410,18 @@ void Dispatcher::leg_failed(WorkerIndex worker, const link::LegFailed& failed) {
   end(failed.transfer, error_code_name(failed.code));
 }
 
+void Dispatcher::shun(WorkerIndex worker) {
+  Shun& shun = shunned_[worker];
+  shun.pause = std::clamp<Duration>(shun.pause * 2, kShunMin, kShunMax);
+  shun.until = parts_.clock.now() + shun.pause;
+}
+
 void Dispatcher::leg_event(WorkerIndex worker, link::LegEvent event) {
   if (Attempt* attempt = find(event.transfer); attempt != nullptr) {
     if (event.name == "joined" && attempt->decode.index == worker) {
       attempt->joined = true;
+      shunned_.erase(attempt->prefill.index);
+      shunned_.erase(worker);
       attempt->quiet_until = parts_.clock.now() + parts_.limits.decode;
       if (!attempt->prompt_done) attempt->quiet_until += parts_.limits.prefill;
     }
@@ -403,7 +439,8 @@ void Dispatcher::fail(Attempt& attempt, AttemptFailed failure) {
   end(transfer, outcome);
 }
 
-void Dispatcher::cancel_legs(const Attempt& attempt, const std::string& reason, WorkerIndex except) {
+void Dispatcher::cancel_legs(const Attempt& attempt, const std::string& reason,
+                             WorkerIndex except) {
   if (!attempt.dispatched) return;
   const std::string body =
       link::CancelCommand{.transfer = attempt.transfer(), .reason = reason}.encode();
@@ -412,7 +449,8 @@ void Dispatcher::cancel_legs(const Attempt& attempt, const std::string& reason, 
   // A failed send closes the session; the worker then frees what this router held.
   if (prefill_holds && attempt.prefill.index != except && parts_.pool.is_up(attempt.prefill))
     (void)parts_.pool.send(attempt.prefill.index, link::FrameKind::kCancel, body);
-  if (attempt.decode.index >= 0 && attempt.decode.index != except && parts_.pool.is_up(attempt.decode))
+  if (attempt.decode.index >= 0 && attempt.decode.index != except &&
+      parts_.pool.is_up(attempt.decode))
     (void)parts_.pool.send(attempt.decode.index, link::FrameKind::kCancel, body);
 }
 
@@ -454,7 +492,8 @@ void Dispatcher::sweep() {
   for (const TransferId transfer : silent) {
     Attempt* attempt = find(transfer);
     if (attempt == nullptr) continue;
-    AttemptFailed failure{.status = Status(ErrorCode::kDeadlineExceeded, "the workers did not answer")};
+    AttemptFailed failure{.status =
+                              Status(ErrorCode::kDeadlineExceeded, "the workers did not answer")};
     failure.phase = attempt->prompt_done ? "decode" : "prefill";
     failure.culprits.push_back(attempt->prompt_done ? attempt->decode : attempt->prompt_worker());
     fail(*attempt, std::move(failure));

@@ -1,10 +1,10 @@
-// Dispatcher: takes attempts, has the scheduler choose workers, commands both legs, relays what they answer, and
-// gives every share back when an attempt ends, however it ends.
+// Dispatcher: takes attempts, has the scheduler choose workers, commands both legs, relays what
+// they answer, and gives every share back when an attempt ends, however it ends.
 //
 // Owned by the router. Lives on the link thread, where it owns the scheduler; submit(), cancel(),
-// cancel_choice() and stop() may be called from any thread and take effect in order. Events go to the
-// attempt's mailbox, in batches per I/O thread. An attempt ends exactly once, in end(): after that its
-// transfer id is unknown here and whatever workers still say about it is ignored.
+// cancel_choice() and stop() may be called from any thread and take effect in order. Events go to
+// the attempt's mailbox, in batches per I/O thread. An attempt ends exactly once, in end(): after
+// that its transfer id is unknown here and whatever workers still say about it is ignored.
 #pragma once
 
 #include <atomic>
@@ -50,7 +50,8 @@ class Dispatcher final : public PoolListener {
   ~Dispatcher() override;
 
   void submit(AttemptSpec spec);
-  // The whole attempt, or one choice of it. Nothing more will be delivered for it, save what is on its way.
+  // The whole attempt, or one choice of it. Nothing more will be delivered for it, save what is on
+  // its way.
   void cancel(TransferId attempt, std::string reason);
   void cancel_choice(TransferId attempt, int choice);
   // Fails all attempts, those to come included.
@@ -69,6 +70,10 @@ class Dispatcher final : public PoolListener {
   struct Attempt;
   using Attempts = std::unordered_map<TransferId, std::unique_ptr<Attempt>>;
   struct Outbox;
+  struct Shun {
+    Duration pause{};
+    TimePoint until{};
+  };
 
   void take(AttemptSpec spec);
   void pump();
@@ -87,6 +92,7 @@ class Dispatcher final : public PoolListener {
   void close_choice(Attempt& attempt, int choice);
   void post_event(const Attempt& attempt, AttemptEvent event);
   Attempt* find(TransferId transfer);
+  void shun(scheduler::WorkerIndex worker);
   void sweep();
   void arm();
   void count();
@@ -94,6 +100,7 @@ class Dispatcher final : public PoolListener {
   const Parts parts_;
   std::unique_ptr<scheduler::Scheduler> scheduler_;
   Attempts attempts_;
+  std::unordered_map<scheduler::WorkerIndex, Shun> shunned_;  // Workers that failed lately
   boost::asio::steady_timer timer_;
   TimePoint armed_for_ = TimePoint::max();
   Status stopped_;

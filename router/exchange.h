@@ -1,8 +1,9 @@
 // Exchange: one HTTP request and the way to answer it, without saying which library carries it.
 //
-// Made by a connection, valid while its handler runs, on that connection's I/O thread. Exactly one answer:
-// respond(), or start_stream(), any number of write()s and finish_stream(). A false answer means that
-// the client is gone; nothing can be written then. Each write has RouterConfig::write_deadline.
+// Made by a connection, valid while its handler runs, on that connection's I/O thread. Exactly one
+// answer: respond(), or start_stream(), any number of write()s and finish_stream(). A false answer
+// means that the client is gone; nothing can be written then. Each write has
+// RouterConfig::write_deadline.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>

@@ -19,17 +19,18 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr size_t kBufferBytes = 4096;        // Of an idle connection
-constexpr size_t kBodyBufferBytes = 65536;   // One read of a large body
-constexpr size_t kPipelinedBytesMax = 65536; // Of following requests, while one is answered
+constexpr size_t kBufferBytes = 4096;         // Of an idle connection
+constexpr size_t kBodyBufferBytes = 65536;    // One read of a large body
+constexpr size_t kPipelinedBytesMax = 65536;  // Of following requests, while one is answered
 constexpr size_t kIdBytesMax = 128;
 constexpr size_t kLingerBytesMax = 64u << 20;
 constexpr Milliseconds kLingerDeadline{2000};
 
 bool printable(std::string_view text) {
   return !text.empty() && text.size() <= kIdBytesMax &&
-         text.find_first_not_of("!\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`"
-                                "abcdefghijklmnopqrstuvwxyz{|}~") == std::string_view::npos;
+         text.find_first_not_of(
+             "!\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`"
+             "abcdefghijklmnopqrstuvwxyz{|}~") == std::string_view::npos;
 }
 
 std::string make_request_id() {
@@ -43,7 +44,8 @@ std::string make_request_id() {
 }
 
 openai::ApiError malformed(std::string_view why) {
-  return openai::invalid_request("", "invalid_http", "Malformed HTTP request: " + std::string(why) + ".");
+  return openai::invalid_request("", "invalid_http",
+                                 "Malformed HTTP request: " + std::string(why) + ".");
 }
 
 }  // namespace
@@ -182,7 +184,8 @@ asio::awaitable<void> Connection::serve() {
   try {
     co_await thread_.handler(*this);
   } catch (const std::exception& exception) {
-    log_error("event=handler_failed request={} reason={}", request_.id, tandem::quoted(exception.what()));
+    log_error("event=handler_failed request={} reason={}", request_.id,
+              tandem::quoted(exception.what()));
     failed = true;
   }
   on_gone_ = nullptr;
@@ -198,7 +201,8 @@ asio::awaitable<void> Connection::serve() {
   if (thread_.draining) keep_alive_ = false;
 }
 
-std::string Connection::head(int status, std::string_view content_type, const Headers& headers) const {
+std::string Connection::head(int status, std::string_view content_type,
+                             const Headers& headers) const {
   const auto reason = http::obsolete_reason(static_cast<http::status>(status));
   std::string text = http_1_0_ ? "HTTP/1.0 " : "HTTP/1.1 ";
   text += std::to_string(status);
@@ -279,7 +283,8 @@ asio::awaitable<bool> Connection::finish_stream(std::string_view data, bool keep
   co_return co_await send(std::move(out));
 }
 
-// Writes at once what the socket takes, which is nearly always everything, and waits only for the rest.
+// Writes at once what the socket takes, which is nearly always everything, and waits only for the
+// rest.
 asio::awaitable<bool> Connection::send(std::string data) {
   size_t sent = 0;
   error_code error;

@@ -1,8 +1,8 @@
 // Connection: one client's TCP connection on the data port. Only http_server.cpp uses this.
 //
-// Lives on one I/O thread and is kept alive by its own coroutine. One request at a time; bytes of a pipelined
-// next one wait in the buffer. While a request is answered, a read is pending, so that a client that goes
-// away is noticed at once.
+// Lives on one I/O thread and is kept alive by its own coroutine. One request at a time; bytes of a
+// pipelined next one wait in the buffer. While a request is answered, a read is pending, so that a
+// client that goes away is noticed at once.
 #pragma once
 
 #include <atomic>

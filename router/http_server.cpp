@@ -95,8 +95,8 @@ asio::awaitable<void> HttpServer::State::accept_loop() {
   for (size_t turn = 0;; ++turn) {
     IoThread& thread = *threads[turn % threads.size()];
     error_code error;
-    tcp::socket socket =
-        co_await acceptor->async_accept(thread.io, asio::redirect_error(asio::use_awaitable, error));
+    tcp::socket socket = co_await acceptor->async_accept(
+        thread.io, asio::redirect_error(asio::use_awaitable, error));
     if (!acceptor->is_open() || error == asio::error::operation_aborted) co_return;
     if (error) {
       log_warn("event=accept_failed reason={}", tandem::quoted(error.message()));
@@ -146,7 +146,8 @@ void HttpServer::drain() {
       if (&io_thread == state->threads.front().get() && state->acceptor)
         state->acceptor->close(ignored);
       io_thread.draining = true;
-      const std::vector<Connection*> all(io_thread.connections.begin(), io_thread.connections.end());
+      const std::vector<Connection*> all(io_thread.connections.begin(),
+                                         io_thread.connections.end());
       for (Connection* connection : all)
         if (io_thread.connections.contains(connection)) connection->close_idle();
     });

@@ -1,9 +1,10 @@
-// HttpServer: the data port. Accepts connections, spreads them over RouterConfig::threads I/O threads (an io_context
-// each, so that a connection's state needs no lock), and enforces limits and deadlines.
+// HttpServer: the data port. Accepts connections, spreads them over RouterConfig::threads I/O
+// threads (an io_context each, so that a connection's state needs no lock), and enforces limits and
+// deadlines.
 //
-// Owned by the router. start() and stop() from the owner's thread. drain(): no new connections, idle ones close, running
-// exchanges end and close theirs. stop() closes all and joins; handlers that still run are
-// destroyed with the server, so what they use must outlive it.
+// Owned by the router. start() and stop() from the owner's thread. drain(): no new connections,
+// idle ones close, running exchanges end and close theirs. stop() closes all and joins; handlers
+// that still run are destroyed with the server, so what they use must outlive it.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>

@@ -1,6 +1,7 @@
-// Mailbox: how events reach a request's coroutine. Everything is called on the request's I/O thread; others deliver()
-// by posting there. What it can hold is bounded by what the request may generate. After close(), which
-// the flow calls at its end, events are dropped; the rest of it may die on any thread, at any time.
+// Mailbox: how events reach a request's coroutine. Everything is called on the request's I/O
+// thread; others deliver() by posting there. What it can hold is bounded by what the request may
+// generate. After close(), which the flow calls at its end, events are dropped; the rest of it may
+// die on any thread, at any time.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -18,7 +19,8 @@ namespace tandem::router {
 class Mailbox {
  public:
   // `wakeup`: the flow's, used until close().
-  Mailbox(boost::asio::io_context& io, boost::asio::steady_timer& wakeup) : io_(io), wakeup_(&wakeup) {}
+  Mailbox(boost::asio::io_context& io, boost::asio::steady_timer& wakeup)
+      : io_(io), wakeup_(&wakeup) {}
 
   boost::asio::io_context& io() { return io_; }
 

@@ -87,9 +87,8 @@ Response metrics_page(Services& services) {
 }
 
 Response models(Services& services) {
-  const std::array cards{openai::ModelCard{.id = services.model,
-                                           .created = services.created,
-                                           .context = services.config.model.context}};
+  const std::array cards{openai::ModelCard{
+      .id = services.model, .created = services.created, .context = services.config.model.context}};
   return {.body = openai::models_body(cards)};
 }
 

@@ -1,5 +1,5 @@
-// What GET answers on both ports: models, health, metrics, workers, timelines. Any thread; /metrics and the lists are
-// too slow for an I/O thread.
+// What GET answers on both ports: models, health, metrics, workers, timelines. Any thread; /metrics
+// and the lists are too slow for an I/O thread.
 #pragma once
 
 #include <optional>

@@ -67,8 +67,8 @@ Parsed<std::string> Preparer::chat_text(const CompletionRequest& request) const 
   if (source.empty() || parts_.renderer == nullptr)
     return openai::invalid_request("messages", "unsupported_value",
                                    "This model has no chat template: use /v1/completions.");
-  const std::string context = openai::build_template_context(
-      request, parts_.tokenizer.begin_text(), parts_.tokenizer.end_text());
+  const std::string context = openai::build_template_context(request, parts_.tokenizer.begin_text(),
+                                                             parts_.tokenizer.end_text());
   Result<std::string> rendered =
       parts_.renderer->render(source, context, parts_.config.router.template_deadline);
   if (!rendered.ok()) return openai::from_status(rendered.status());

@@ -1,6 +1,6 @@
-// Preparer: from a request's body to token lists, ready to be dispatched: parse, validate, render the template,
-// tokenise, check against the context. Pure, but slow for long prompts, and rendering blocks: call it on the
-// work threads. Thread-safe.
+// Preparer: from a request's body to token lists, ready to be dispatched: parse, validate, render
+// the template, tokenise, check against the context. Pure, but slow for long prompts, and rendering
+// blocks: call it on the work threads. Thread-safe.
 #pragma once
 
 #include <string>

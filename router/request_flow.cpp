@@ -1,5 +1,5 @@
-// The story of a request: admit, tokenise, choose workers, prefill, stream KV, decode, reply. The middle three
-// happen on workers, commanded by the dispatcher; here their events become text.
+// The story of a request: admit, tokenise, choose workers, prefill, stream KV, decode, reply. The
+// middle three happen on workers, commanded by the dispatcher; here their events become text.
 #include "router/request_flow.h"
 
 #include <algorithm>
@@ -15,10 +15,12 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr std::string_view kEventStream = "text/event-stream; charset=utf-8";
-// Prompts of one request that are with the dispatcher at once; a batch of a thousand must not fill the queue.
+// Prompts of one request that are with the dispatcher at once; a batch of a thousand must not fill
+// the queue.
 constexpr size_t kAttemptsAtOnce = 64;
-// Pause before the k-th fresh attempt where the loss was one of room, which takes time to come back.
-constexpr std::chrono::milliseconds kRoomPause{100};
+// Pauses where workers had no room: as long as it has lasted so far, within these.
+constexpr std::chrono::milliseconds kRoomPauseMin{50};
+constexpr std::chrono::milliseconds kRoomPauseMax{1000};
 
 std::string_view endpoint(openai::Kind kind) {
   return kind == openai::Kind::kChat ? "/v1/chat/completions" : "/v1/completions";
@@ -110,7 +112,8 @@ void RequestFlow::begin_answer() {
   const openai::CompletionRequest& request = prepared_->request;
   const ModelBuild build = services_.pool.model_build();
   openai::ResponseMeta meta = openai::ResponseMeta::from(
-      request, openai::make_id(kind_), exchange_.request().received_us / 1'000'000, prepared_->model,
+      request, openai::make_id(kind_), exchange_.request().received_us / 1'000'000,
+      prepared_->model,
       openai::make_fingerprint(build.build, build.model_digest, build.kv_layout_digest));
   const uint64_t seed = request.seed ? static_cast<uint64_t>(*request.seed) : random_u64();
   answer_.emplace(Answer::Parts{.tokenizer = services_.tokenizer,
@@ -176,11 +179,13 @@ void RequestFlow::submit(Attempt attempt) {
 void RequestFlow::take_event(AttemptEvent event, TimePoint now) {
   const auto it = attempts_.find(event.attempt);
   if (it == attempts_.end()) return;  // Of an attempt that was given up
-  // A copy where the event may end the attempt.
   if (const auto* dispatched = std::get_if<Dispatched>(&event.what)) {
-    if (!decision_.empty()) return;
+    // The header tells of the attempt whose first token it goes out with.
+    if (headers_sent_ || it->second.prompt != 0) return;
     const bool remote = dispatched->path == scheduler::Path::kRemote;
-    decision_ = remote ? "path=remote" : dispatched->decode.empty() ? "path=prefill_only" : "path=local";
+    decision_ = remote                       ? "path=remote"
+                : dispatched->decode.empty() ? "path=prefill_only"
+                                             : "path=local";
     if (!dispatched->prefill.empty()) decision_ += " prefill=" + dispatched->prefill;
     if (!dispatched->decode.empty()) decision_ += " decode=" + dispatched->decode;
     decision_ += " cached=? reason=" + dispatched->reason;
@@ -226,7 +231,8 @@ void RequestFlow::took_token(const Attempt& attempt, TransferId transfer, int ch
   attempts_.erase(transfer);
 }
 
-void RequestFlow::took_failure(const Attempt& attempt, const AttemptFailed& failure, TimePoint now) {
+void RequestFlow::took_failure(const Attempt& attempt, const AttemptFailed& failure,
+                               TimePoint now) {
   if (!failure.retryable) {
     error_ = openai::from_status(failure.status);
     return;
@@ -242,25 +248,36 @@ void RequestFlow::took_failure(const Attempt& attempt, const AttemptFailed& fail
   for (const int index : open) retry(attempt, {index}, failure, now);
 }
 
+// Losses are counted; want of room is not a loss, and is waited for as long as a queue may take.
 void RequestFlow::retry(const Attempt& lost, std::vector<int> choices, const AttemptFailed& failure,
                         TimePoint now) {
   if (choices.empty()) return;
-  int tries = 0;
-  for (const int index : choices) tries = std::max(tries, ++answer_->choice(index).tries);
-  if (tries > services_.config.scheduler.retries_max) {
-    error_ = failure.status.code() == ErrorCode::kResourceExhausted
-                 ? openai::overloaded(1)
-                 : openai::from_status(failure.status);
-    return;
-  }
-  log_info("event=resume request={} phase={} try={} reason={}", exchange_.request().id, failure.phase,
-           tries, tandem::quoted(failure.status.message()));
+  const SchedulerConfig& limits = services_.config.scheduler;
+  const bool room = failure.status.code() == ErrorCode::kResourceExhausted;
   Attempt attempt{.prompt = lost.prompt, .choices = std::move(choices), .resumed = true};
   attempt.lost_in = failure.phase;
-  attempt.avoid = lost.avoid;
+  Duration pause = Duration::zero();
+  if (room) {
+    attempt.refused_since = lost.refused_since == TimePoint{} ? now : lost.refused_since;
+    const Duration refused_for = now - attempt.refused_since;
+    if (refused_for >= limits.queue_deadline) {
+      error_ = openai::overloaded(1);
+      refusal_ = "no_room";
+      return;
+    }
+    pause = std::clamp<Duration>(refused_for, kRoomPauseMin, kRoomPauseMax);
+  } else {
+    int tries = 0;
+    for (const int index : attempt.choices) tries = std::max(tries, ++answer_->choice(index).tries);
+    if (tries > limits.retries_max) {
+      error_ = openai::from_status(failure.status);
+      return;
+    }
+    attempt.avoid = lost.avoid;
+  }
   attempt.avoid.insert(attempt.avoid.end(), failure.culprits.begin(), failure.culprits.end());
-  const bool room = failure.status.code() == ErrorCode::kResourceExhausted;
-  const Duration pause = room ? Duration(kRoomPause) * (1 << std::min(tries - 1, 5)) : Duration::zero();
+  log_info("event=resume request={} phase={} reason={}", exchange_.request().id, failure.phase,
+           tandem::quoted(failure.status.message()));
   pending_.push_back({std::move(attempt), now + pause});
 }
 
@@ -283,7 +300,8 @@ TimePoint RequestFlow::next_wakeup(TimePoint now) const {
   TimePoint next = deadline_;
   if (headers_sent_) next = std::min(next, last_write_ + services_.config.router.keepalive);
   if (attempts_.size() < kAttemptsAtOnce)
-    for (const Pending& pending : pending_) next = std::min(next, std::max(now, pending.not_before));
+    for (const Pending& pending : pending_)
+      next = std::min(next, std::max(now, pending.not_before));
   return next;
 }
 
@@ -297,8 +315,8 @@ Headers RequestFlow::decision_headers() const {
   return headers;
 }
 
-// Everything that has become text since the last write, in one write. While one waits for a slow client, tokens
-// gather in the mailbox, which holds at most what the request may generate.
+// Everything that has become text since the last write, in one write. While one waits for a slow
+// client, tokens gather in the mailbox, which holds at most what the request may generate.
 asio::awaitable<bool> RequestFlow::write_frames() {
   if (!answer_->streaming()) co_return true;
   std::string frames = answer_->take_frames();

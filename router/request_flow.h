@@ -1,8 +1,9 @@
-// RequestFlow: one completion request from its body to its last byte. request_flow.cpp is the story.
+// RequestFlow: one completion request from its body to its last byte. request_flow.cpp is the
+// story.
 //
-// Lives inside its connection's coroutine, on one I/O thread. However it ends (answer, error, client gone, shutdown),
-// its destructor is the one place that gives back what it holds: attempts that still run are cancelled,
-// and it leaves the count of requests.
+// Lives inside its connection's coroutine, on one I/O thread. However it ends (answer, error,
+// client gone, shutdown), its destructor is the one place that gives back what it holds: attempts
+// that still run are cancelled, and it leaves the count of requests.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -36,6 +37,7 @@ class RequestFlow {
     bool resumed = false;
     std::string lost_in;  // Phase of the loss that made it necessary
     std::vector<WorkerKey> avoid;
+    TimePoint refused_since{};  // Workers have had no room since then; zero: they had
   };
   // What waits for its turn: prompts not begun, and choices to resume after a pause.
   struct Pending {
@@ -56,11 +58,12 @@ class RequestFlow {
 
   void submit(Attempt attempt);
   void took_prompt(const Attempt& attempt, TransferId transfer, PromptDone done, TimePoint now);
-  void took_token(const Attempt& attempt, TransferId transfer, int choice, const SampledToken& sampled,
-                  TimePoint now);
+  void took_token(const Attempt& attempt, TransferId transfer, int choice,
+                  const SampledToken& sampled, TimePoint now);
   void took_failure(const Attempt& attempt, const AttemptFailed& failure, TimePoint now);
   void took_refusal(const Attempt& attempt, const scheduler::Decision& decision);
-  void retry(const Attempt& lost, std::vector<int> choices, const AttemptFailed& failure, TimePoint now);
+  void retry(const Attempt& lost, std::vector<int> choices, const AttemptFailed& failure,
+             TimePoint now);
   TimePoint next_wakeup(TimePoint now) const;
   Headers decision_headers() const;
   void ended(std::string_view outcome, int status);
@@ -78,7 +81,7 @@ class RequestFlow {
   std::optional<Answer> answer_;
   std::unordered_map<TransferId, Attempt> attempts_;
   std::vector<Pending> pending_;
-  std::string decision_;  // X-Tandem-Decision, of the first prompt's first attempt
+  std::string decision_;  // X-Tandem-Decision, of the first prompt
   bool headers_sent_ = false;
   TimePoint last_write_{};
   std::optional<openai::ApiError> error_;

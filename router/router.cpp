@@ -29,7 +29,8 @@ std::string served_name(const ModelConfig& model) {
 
 }  // namespace
 
-// Members in order of dependence: what is destroyed first uses what follows it in time, never the other way.
+// Members in order of dependence: what is destroyed first uses what follows it in time, never the
+// other way.
 struct Router::State {
   State(const Config& config_in, PhaseLimits limits_in)
       : config(config_in),
@@ -37,7 +38,8 @@ struct Router::State {
         model(served_name(config.model)),
         metrics(config, model),
         timeline(static_cast<size_t>(config.router.timelines_max), SystemClock::get()),
-        work_threads(config.router.tokenizer_threads, static_cast<size_t>(config.router.requests_max)),
+        work_threads(config.router.tokenizer_threads,
+                     static_cast<size_t>(config.router.requests_max)),
         guard(asio::make_work_guard(link_io)) {}
 
   Status start_template_helper();
@@ -183,7 +185,8 @@ void Router::stop() {
     const TimePoint until = SystemClock::get().now() + kFarewell;
     std::promise<void> never;
     const std::future<void> pause = never.get_future();
-    while (!state->link_io.stopped() && SystemClock::get().now() < until) pause.wait_for(kDrainPoll);
+    while (!state->link_io.stopped() && SystemClock::get().now() < until)
+      pause.wait_for(kDrainPoll);
     state->link_io.stop();
     state->link_thread.join();
   }

@@ -1,8 +1,9 @@
 // Router: composes the front door out of its parts, and starts and stops them in order.
 //
-// One per process, driven by one thread. start() fails on a bad configuration, a port in use or a model that cannot be
-// read, and leaves nothing running. drain() stops taking requests and waits for those inside, up to
-// RouterConfig::drain_deadline. stop() ends what is left with an error frame, and joins all threads.
+// One per process, driven by one thread. start() fails on a bad configuration, a port in use or a
+// model that cannot be read, and leaves nothing running. drain() stops taking requests and waits
+// for those inside, up to RouterConfig::drain_deadline. stop() ends what is left with an error
+// frame, and joins all threads.
 #pragma once
 
 #include <memory>
@@ -20,9 +21,9 @@ class Router {
   ~Router();
 
   Status start();
-  std::string address() const;        // Of the data port
+  std::string address() const;  // Of the data port
   std::string admin_address() const;
-  bool ready() const;                 // Enough workers are there
+  bool ready() const;  // Enough workers are there
   void drain();
   void stop();
 

@@ -5,7 +5,8 @@ namespace {
 
 using metrics::Labels;
 
-metrics::Histogram latency(std::string_view name, std::string_view help, const Labels& labels = {}) {
+metrics::Histogram latency(std::string_view name, std::string_view help,
+                           const Labels& labels = {}) {
   return metrics::histogram(name, help, metrics::kLatencyBounds, labels);
 }
 
@@ -38,7 +39,7 @@ RouterMetrics::RouterMetrics(const Config& config, const std::string& model) {
                   {"ok", "client_closed", "invalid", "refused", "failed", "other"});
   refused_ = family("tandem_refused_total", "Requests refused, by reason", "reason",
                     {"queue_full", "queue_deadline", "deadline", "no_worker", "no_decode_worker",
-                     "too_large", "requests_max", "connections_max", "draining", "other"});
+                     "too_large", "no_room", "requests_max", "connections_max", "draining", "other"});
   recovered_ = family("tandem_recovered_total", "Choices that went on after a loss, by its phase",
                       "phase", {"prefill", "decode", "other"});
   const Labels named{{"model_name", model}};
@@ -62,7 +63,8 @@ RouterMetrics::RouterMetrics(const Config& config, const std::string& model) {
       metrics::counter("vllm:prompt_tokens_total", "As tandem_prompt_tokens_total", named);
   completion_tokens_alias =
       metrics::counter("vllm:generation_tokens_total", "As tandem_completion_tokens_total", named);
-  unknown_fields = metrics::counter("tandem_unknown_fields_total", "Request fields that were ignored");
+  unknown_fields =
+      metrics::counter("tandem_unknown_fields_total", "Request fields that were ignored");
   success_stop_ = metrics::counter("vllm:request_success_total", "Finished choices",
                                    {{"model_name", model}, {"finished_reason", "stop"}});
   success_length_ = metrics::counter("vllm:request_success_total", "Finished choices",

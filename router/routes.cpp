@@ -18,8 +18,8 @@ bool is_post_path(std::string_view path) {
 }
 
 bool is_get_path(std::string_view path) {
-  for (const std::string_view known : {"/health", "/ping", "/health/ready", "/health/live", "/version",
-                                       "/models", "/metrics", "/workers"})
+  for (const std::string_view known : {"/health", "/ping", "/health/ready", "/health/live",
+                                       "/version", "/models", "/metrics", "/workers"})
     if (path == known) return true;
   return path.starts_with("/models/") || path.starts_with("/requests/");
 }

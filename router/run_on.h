@@ -1,4 +1,5 @@
-// run_on: awaits a job on the work threads from a coroutine on an I/O thread. nullopt: their queue is full.
+// run_on: awaits a job on the work threads from a coroutine on an I/O thread. nullopt: their queue
+// is full.
 #pragma once
 
 #include <boost/asio/async_result.hpp>
@@ -23,7 +24,7 @@ boost::asio::awaitable<std::optional<T>> run_on(WorkThreads& threads, std::funct
   const auto initiate = [&](auto handler) {
     const auto resume = std::make_shared<decltype(handler)>(std::move(handler));
     const auto wake = [resume, executor] {
-      asio::post(executor, [resume] { std::move(*resume)(); });
+      asio::post(executor, [resume] { std::move (*resume)(); });
     };
     const bool queued = threads.post([result, job = std::move(job), wake] {
       result->emplace(job());
@@ -31,7 +32,8 @@ boost::asio::awaitable<std::optional<T>> run_on(WorkThreads& threads, std::funct
     });
     if (!queued) wake();
   };
-  co_await asio::async_initiate<const asio::use_awaitable_t<>, void()>(initiate, asio::use_awaitable);
+  co_await asio::async_initiate<const asio::use_awaitable_t<>, void()>(initiate,
+                                                                       asio::use_awaitable);
   co_return std::move(*result);
 }
 

@@ -26,8 +26,8 @@ struct Services {
   Dispatcher& dispatcher;
   Timeline& timeline;
   const RouterMetrics& metrics;
-  std::string model;          // The served name
-  int64_t created = 0;        // Of the model, for /v1/models
+  std::string model;             // The served name
+  int64_t created = 0;           // Of the model, for /v1/models
   std::atomic<int> requests{0};  // Inside the router
   std::atomic<bool> draining{false};
 };

@@ -92,7 +92,8 @@ void Timeline::end(uint64_t number, std::string_view outcome, int status) {
   set(record->times, "ended", now_us, false);
 }
 
-void Timeline::attempt_queued(uint64_t number, TransferId transfer, int prompt_tokens, bool resumed) {
+void Timeline::attempt_queued(uint64_t number, TransferId transfer, int prompt_tokens,
+                              bool resumed) {
   const int64_t now_us = clock_.wall_us();
   const std::lock_guard lock(mutex_);
   Record* record = find(number);
@@ -111,7 +112,8 @@ void Timeline::attempt_queued(uint64_t number, TransferId transfer, int prompt_t
   transfers_[transfer] = number;
 }
 
-void Timeline::attempt_dispatched(uint64_t number, TransferId transfer, const Placement& placement) {
+void Timeline::attempt_dispatched(uint64_t number, TransferId transfer,
+                                  const Placement& placement) {
   const int64_t now_us = clock_.wall_us();
   const std::lock_guard lock(mutex_);
   Attempt* attempt = find_attempt(number, transfer);
@@ -144,15 +146,16 @@ void Timeline::attempt_ended(uint64_t number, TransferId transfer, std::string_v
 }
 
 void Timeline::worker_event(const link::LegEvent& event) {
-  static constexpr std::string_view kKnown[] = {"accepted", "granted",  "prefill_start", "kv_first",
-                                                "kv_last",  "joined",   "released"};
+  static constexpr std::string_view kKnown[] = {"accepted", "granted", "prefill_start", "kv_first",
+                                                "kv_last",  "joined",  "released"};
   if (std::find(std::begin(kKnown), std::end(kKnown), event.name) == std::end(kKnown)) return;
   const std::lock_guard lock(mutex_);
   const auto it = transfers_.find(event.transfer);
   if (it == transfers_.end()) return;
   Attempt* attempt = find_attempt(it->second, event.transfer);
   if (attempt == nullptr) return;
-  set(attempt->times, event.name, event.at_us, event.name == "accepted" || event.name == "kv_first");
+  set(attempt->times, event.name, event.at_us,
+      event.name == "accepted" || event.name == "kv_first");
   if (event.name != "kv_last") return;
   attempt->kv_bytes = std::max(attempt->kv_bytes, event.bytes);
   attempt->landed = event.landed;
@@ -202,14 +205,14 @@ std::optional<std::string> Timeline::json(const std::string& request_id) const {
     for (const auto& [name, at] : record.attempts.front().times)
       if (name != "ended" && !times.contains(name)) times[name] = at;
   json whole = {{"id", record.id},
-                      {"endpoint", record.endpoint},
-                      {"outcome", record.outcome},
-                      {"status", record.status},
-                      {"prompt_tokens", record.prompt_tokens},
-                      {"completion_tokens", record.completion_tokens},
-                      {"times_us", times},
-                      {"attempts", attempts},
-                      {"attempts_left_out", record.attempts_left_out}};
+                {"endpoint", record.endpoint},
+                {"outcome", record.outcome},
+                {"status", record.status},
+                {"prompt_tokens", record.prompt_tokens},
+                {"completion_tokens", record.completion_tokens},
+                {"times_us", times},
+                {"attempts", attempts},
+                {"attempts_left_out", record.attempts_left_out}};
   if (!record.attempts.empty()) {
     const Attempt& first = record.attempts.front();
     whole["path"] = first.path;

@@ -1,8 +1,8 @@
 // Timeline: what became of recent requests, for GET /v1/requests/{id}.
 //
-// Owned by the router; a ring of RouterConfig::timelines_max records. Thread-safe: the flow, the dispatcher and the
-// admin server touch it, each for a moment and a dozen times per request, never per token. Records that
-// were overwritten ignore further notes.
+// Owned by the router; a ring of RouterConfig::timelines_max records. Thread-safe: the flow, the
+// dispatcher and the admin server touch it, each for a moment and a dozen times per request, never
+// per token. Records that were overwritten ignore further notes.
 #pragma once
 
 #include <cstdint>
@@ -85,7 +85,7 @@ class Timeline {
   mutable std::mutex mutex_;
   std::deque<Record> records_;  // Guarded by mutex_, as is all that follows; ascending numbers
   uint64_t next_ = 1;
-  std::unordered_map<std::string, uint64_t> newest_;         // By request id
+  std::unordered_map<std::string, uint64_t> newest_;    // By request id
   std::unordered_map<TransferId, uint64_t> transfers_;  // Of the attempts kept
 };
 

@@ -1,6 +1,6 @@
-// WorkThreads: where the router does what may take long (parsing, templates, tokenising), so that its I/O threads
-// never do. Owned by the router; post() from any thread. stop() lets running jobs end, drops what waits,
-// and joins.
+// WorkThreads: where the router does what may take long (parsing, templates, tokenising), so that
+// its I/O threads never do. Owned by the router; post() from any thread. stop() lets running jobs
+// end, drops what waits, and joins.
 #pragma once
 
 #include <functional>

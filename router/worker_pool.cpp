@@ -16,7 +16,8 @@ using scheduler::WorkerIndex;
 constexpr std::chrono::seconds kControlDeadline{2};
 
 std::string mismatch(std::string_view what, std::string_view ours, std::string_view theirs) {
-  return std::string(what) + " is " + tandem::quoted(theirs) + " here, " + tandem::quoted(ours) + " in this cluster";
+  return std::string(what) + " is " + tandem::quoted(theirs) + " here, " + tandem::quoted(ours) +
+         " in this cluster";
 }
 
 }  // namespace
@@ -29,9 +30,9 @@ struct WorkerPool::Worker {
   link::Load load;
   bool ever_up = false;
   bool draining = false;
-  std::string refusal;  // Why the hello of this handshake was refused
-  bool refused = false; // The last handshake ended so
-  std::string reason;   // Why it is not up
+  std::string refusal;   // Why the hello of this handshake was refused
+  bool refused = false;  // The last handshake ended so
+  std::string reason;    // Why it is not up
 };
 
 WorkerPool::WorkerPool(const Config& config, boost::asio::io_context& io, std::string secret,
@@ -105,7 +106,8 @@ Status WorkerPool::check(WorkerIndex index, const link::Hello& hello) const {
   const auto refuse = [](std::string why) {
     return Status(ErrorCode::kFailedPrecondition, std::move(why));
   };
-  if (hello.kind != "worker") return refuse("the peer is a " + tandem::quoted(hello.kind) + ", not a worker");
+  if (hello.kind != "worker")
+    return refuse("the peer is a " + tandem::quoted(hello.kind) + ", not a worker");
   if (hello.tokenizer_digest != identity_.tokenizer_digest)
     return refuse(mismatch("tokenizer digest", identity_.tokenizer_digest, hello.tokenizer_digest));
   if (hello.context < identity_.context)
@@ -146,8 +148,9 @@ void WorkerPool::opened(WorkerIndex index, const link::SessionPtr& session) {
   worker.draining = false;
   worker.refused = false;
   worker.reason.clear();
-  log_info("event=worker_joined worker={} role={} address={} epoch={:016x}", tandem::quoted(worker.hello.name),
-           role_name(worker.hello.role), worker.address, worker.hello.epoch.value);
+  log_info("event=worker_joined worker={} role={} address={} epoch={:016x}",
+           tandem::quoted(worker.hello.name), role_name(worker.hello.role), worker.address,
+           worker.hello.epoch.value);
   refresh(worker, index);
   {
     const std::lock_guard lock(snapshot_mutex_);
@@ -163,9 +166,11 @@ void WorkerPool::closed(WorkerIndex index, const Status& why) {
   worker.refused = !worker.refusal.empty();
   const std::string reason = worker.refused ? std::exchange(worker.refusal, {}) : why.message();
   if (was_up) {
-    log_warn("event=worker_lost worker={} reason={}", tandem::quoted(worker.hello.name), tandem::quoted(reason));
+    log_warn("event=worker_lost worker={} reason={}", tandem::quoted(worker.hello.name),
+             tandem::quoted(reason));
   } else if (worker.reason != reason) {
-    log_warn("event=worker_unreachable address={} reason={}", worker.address, tandem::quoted(reason));
+    log_warn("event=worker_unreachable address={} reason={}", worker.address,
+             tandem::quoted(reason));
   }
   worker.reason = reason;
   refresh(worker, index);
@@ -238,9 +243,8 @@ Status WorkerPool::control(const std::string& name, const std::string& action) {
   // Shared with the link thread, which may answer after this caller has given up.
   auto answer = std::make_shared<std::promise<Status>>();
   std::future<Status> future = answer->get_future();
-  boost::asio::post(io_, [this, name, action, answer] {
-    answer->set_value(control_here(name, action));
-  });
+  boost::asio::post(
+      io_, [this, name, action, answer] { answer->set_value(control_here(name, action)); });
   if (future.wait_for(kControlDeadline) != std::future_status::ready)
     return Status(ErrorCode::kDeadlineExceeded, "the link thread did not answer");
   return future.get();
@@ -266,7 +270,7 @@ void WorkerPool::refresh(const Worker& worker, WorkerIndex index) {
   refresh_ready();
   const std::lock_guard lock(snapshot_mutex_);
   WorkerSnapshot& snapshot = snapshots_[static_cast<size_t>(index)];
-  snapshot.state = worker.session ? (worker.draining ? "draining" : "ready")
+  snapshot.state = worker.session   ? (worker.draining ? "draining" : "ready")
                    : worker.refused ? "refused"
                                     : "connecting";
   snapshot.reason = worker.reason;

@@ -1,9 +1,10 @@
-// WorkerPool: the router's links to all workers of the configuration, and what each of them is and says.
+// WorkerPool: the router's links to all workers of the configuration, and what each of them is and
+// says.
 //
-// Owned by the router. Lives on the link thread: handlers and all calls happen there, except snapshot(),
-// ready(), control(), model_build() and publish_metrics(), which any thread may call. A worker of another
-// model, tokenizer, layout or engine is refused, dialled again with back-off, and listed with the reason.
-// stop() closes all links.
+// Owned by the router. Lives on the link thread: handlers and all calls happen there, except
+// snapshot(), ready(), control(), model_build() and publish_metrics(), which any thread may call. A
+// worker of another model, tokenizer, layout or engine is refused, dialled again with back-off, and
+// listed with the reason. stop() closes all links.
 #pragma once
 
 #include <atomic>
@@ -53,7 +54,8 @@ class WorkerPool {
     int context = 0;               // Workers must hold at least this
   };
 
-  WorkerPool(const Config& config, boost::asio::io_context& io, std::string secret, Identity identity);
+  WorkerPool(const Config& config, boost::asio::io_context& io, std::string secret,
+             Identity identity);
   ~WorkerPool();
 
   // Starts dialling. `listener` outlives the links. Link thread, once.
@@ -77,8 +79,8 @@ class WorkerPool {
   std::vector<WorkerSnapshot> snapshot() const;
   // Of the worker that joined last; any thread.
   ModelBuild model_build() const;
-  // Tells the worker of that name to "drain" or "resume"; kNotFound without such a worker. Waits for
-  // the link thread, so it must not be called there.
+  // Tells the worker of that name to "drain" or "resume"; kNotFound without such a worker. Waits
+  // for the link thread, so it must not be called there.
   Status control(const std::string& name, const std::string& action);
   // Brings the series that workers pushed up to date for /metrics.
   void publish_metrics() const;

@@ -1,7 +1,7 @@
-// The first policy: first come first served, the prefill worker with the smallest predicted backlog, the
-// decode worker that stays emptiest. A request is bound to workers as late as possible: it waits here, where
-// it can still go anywhere, until a decode worker has promised its KV and slots and a prefill worker is
-// about to be idle.
+// The first policy: first come first served, the prefill worker with the smallest predicted
+// backlog, the decode worker that stays emptiest. A request is bound to workers as late as
+// possible: it waits here, where it can still go anywhere, until a decode worker has promised its
+// KV and slots and a prefill worker is about to be idle.
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
@@ -15,13 +15,14 @@
 namespace tandem::scheduler {
 namespace {
 
-// Prompts that a prefill worker holds, running and next, as a multiple of its slots. More would bind
-// requests to workers before it is known which one is free first.
+// Prompts that a prefill worker holds, running and next, as a multiple of its slots. More would
+// bind requests to workers before it is known which one is free first.
 constexpr int kPrefillDepth = 2;
-// A decode worker that stands in for lost prefill workers runs this many prompts at once, so that the
-// fallback cannot smother the streams that run there.
+// A decode worker that stands in for lost prefill workers runs this many prompts at once, so that
+// the fallback cannot smother the streams that run there.
 constexpr int kLocalFallbackMax = 1;
-// What a client without any worker to serve it is told to wait: a lost worker is dialled again by then.
+// What a client without any worker to serve it is told to wait: a lost worker is dialled again by
+// then.
 constexpr double kReconnectSeconds = 2;
 constexpr double kRetryAfterMin = 1;
 constexpr double kRetryAfterMax = 60;
@@ -117,8 +118,8 @@ bool contains(const std::vector<WorkerIndex>& list, WorkerIndex index) {
 }
 
 DecodeShare FirstPolicy::share_of(const Request& request) const {
-  const int64_t tokens = std::min<int64_t>(
-      context_, static_cast<int64_t>(request.prompt_tokens) + request.max_tokens);
+  const int64_t tokens =
+      std::min<int64_t>(context_, static_cast<int64_t>(request.prompt_tokens) + request.max_tokens);
   return DecodeShare{.kv_tokens = tokens * request.choices, .slots = request.choices};
 }
 
@@ -133,7 +134,8 @@ bool FirstPolicy::any_usable(bool prefill_side) const {
   return false;
 }
 
-// Avoiding is a preference: where only avoided workers are left, another attempt there is better than none.
+// Avoiding is a preference: where only avoided workers are left, another attempt there is better
+// than none.
 template <class Eligible>
 bool FirstPolicy::avoidable(const Request& request, Eligible eligible) const {
   if (request.avoid.empty()) return false;
@@ -176,7 +178,8 @@ std::vector<Decision> FirstPolicy::poll(TimePoint now) {
   refused_.clear();
   while (!expiries_.empty() && expiries_.begin()->first <= now) {
     const auto it = queue_.find(expiries_.begin()->second);
-    const bool own = it->second.request.deadline != TimePoint{} && it->second.request.deadline <= now;
+    const bool own =
+        it->second.request.deadline != TimePoint{} && it->second.request.deadline <= now;
     decisions.push_back(
         refuse(it->second, ErrorCode::kDeadlineExceeded, own ? "deadline" : "queue_deadline"));
     erase(it);
@@ -202,7 +205,8 @@ FirstPolicy::Outcome FirstPolicy::place(Queued& queued, Decision& decision) {
   const bool prefill_side = any_usable(true);
   const bool decode_side = any_usable(false);
   if (!decode_side && !(request.prefill_only && prefill_side)) {
-    decision = refuse(queued, ErrorCode::kUnavailable, prefill_side ? "no_decode_worker" : "no_worker");
+    decision =
+        refuse(queued, ErrorCode::kUnavailable, prefill_side ? "no_decode_worker" : "no_worker");
     return Outcome::kPlaced;
   }
   decision.ticket = queued.ticket;
@@ -249,7 +253,8 @@ WorkerIndex FirstPolicy::choose_prefill(const Request& request) {
   for (int step = 0; step < count; ++step) {
     const WorkerIndex index = (prefill_turn_ + step) % count;
     const Worker& worker = workers_.at(index);
-    if (!eligible(worker) || worker.prefills >= std::max(1, worker.state.slots) * kPrefillDepth) continue;
+    if (!eligible(worker) || worker.prefills >= std::max(1, worker.state.slots) * kPrefillDepth)
+      continue;
     if (avoiding && contains(request.avoid, index)) continue;
     if (round_robin_) return index;
     const double us = static_cast<double>(worker.prefill_tokens.value() + uncached(request)) *
@@ -262,7 +267,8 @@ WorkerIndex FirstPolicy::choose_prefill(const Request& request) {
   return best;
 }
 
-WorkerIndex FirstPolicy::choose_decode(const Request& request, const DecodeShare& share, bool fallback) {
+WorkerIndex FirstPolicy::choose_decode(const Request& request, const DecodeShare& share,
+                                       bool fallback) {
   const auto eligible = [&](const Worker& worker) {
     return usable(worker, false) && worker.could_ever_fit(share);
   };
@@ -275,7 +281,8 @@ WorkerIndex FirstPolicy::choose_decode(const Request& request, const DecodeShare
     const Worker& worker = workers_.at(index);
     if (!eligible(worker) || !worker.fits(share)) continue;
     if (avoiding && contains(request.avoid, index)) continue;
-    if (fallback && worker.state.role == Role::kDecode && worker.local_prefills >= kLocalFallbackMax)
+    if (fallback && worker.state.role == Role::kDecode &&
+        worker.local_prefills >= kLocalFallbackMax)
       continue;
     if (round_robin_) return index;
     const double fullness = worker.fullness_with(share);
@@ -290,8 +297,7 @@ WorkerIndex FirstPolicy::choose_decode(const Request& request, const DecodeShare
 void FirstPolicy::dispatch(Queued& queued, Decision& decision, bool fallback) {
   Dispatched entry{.prefill = decision.prefill, .decode = decision.decode, .fallback = fallback};
   entry.prompt_tokens = uncached(queued.request);
-  Worker& prompt_worker =
-      workers_.at(decision.prefill >= 0 ? decision.prefill : decision.decode);
+  Worker& prompt_worker = workers_.at(decision.prefill >= 0 ? decision.prefill : decision.decode);
   decision.predicted_ttft_ms =
       static_cast<double>(prompt_worker.prefill_tokens.value() + entry.prompt_tokens) *
       workers_.prefill_us_per_token(prompt_worker) / 1000.0;
@@ -306,11 +312,11 @@ void FirstPolicy::dispatch(Queued& queued, Decision& decision, bool fallback) {
     worker.kv_tokens.add(entry.share.kv_tokens);
     worker.slots_busy.add(entry.share.slots);
   }
-  decision.reason = round_robin_                 ? "round_robin"
-                    : fallback                   ? "no_prefill"
+  decision.reason = round_robin_                    ? "round_robin"
+                    : fallback                      ? "no_prefill"
                     : decision.path == Path::kLocal ? "coupled"
-                    : queued.waited_for_credits  ? "credits"
-                                                 : "backlog";
+                    : queued.waited_for_credits     ? "credits"
+                                                    : "backlog";
   if (decision.prefill >= 0) prefill_turn_ = decision.prefill + 1;
   if (decision.decode >= 0) decode_turn_ = decision.decode + 1;
   dispatched_.emplace(queued.ticket, std::move(entry));
@@ -319,7 +325,8 @@ void FirstPolicy::dispatch(Queued& queued, Decision& decision, bool fallback) {
 Decision FirstPolicy::refuse(const Queued& queued, ErrorCode code, std::string reason) const {
   Decision decision{.ticket = queued.ticket, .path = Path::kRefuse, .reason = std::move(reason)};
   decision.code = code;
-  decision.retry_after_seconds = code == ErrorCode::kUnavailable ? kReconnectSeconds : retry_after();
+  decision.retry_after_seconds =
+      code == ErrorCode::kUnavailable ? kReconnectSeconds : retry_after();
   return decision;
 }
 

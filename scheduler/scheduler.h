@@ -1,9 +1,11 @@
-// Scheduler: which workers serve a request, now, later or not at all. Pure decisions: no threads, sockets, wall
-// clock or randomness of its own, so that the router and a simulator run the same code.
+// Scheduler: which workers serve a request, now, later or not at all. Pure decisions: no threads,
+// sockets, wall clock or randomness of its own, so that the router and a simulator run the same
+// code.
 //
-// Owned and called by one thread (the router's scheduling strand). Time enters as an argument. The caller reports what
-// workers say and what becomes of requests; it gets decisions back, in order. Every accepted ticket gets exactly
-// one decision, and must be finished() exactly once after a dispatch.
+// Owned and called by one thread (the router's scheduling strand). Time enters as an argument. The
+// caller reports what workers say and what becomes of requests; it gets decisions back, in order.
+// Every accepted ticket gets exactly one decision, and must be finished() exactly once after a
+// dispatch.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,8 @@
 
 namespace tandem::scheduler {
 
-using WorkerIndex = int;  // Given by the caller, unique among present workers; reused after worker_left()
+using WorkerIndex =
+    int;  // Given by the caller, unique among present workers; reused after worker_left()
 using Ticket = uint64_t;
 
 // What a worker has said of itself last.
@@ -38,14 +41,14 @@ struct WorkerState {
 };
 
 struct Request {
-  int prompt_tokens = 0;      // With emitted tokens when resumed
-  int cached_tokens = 0;      // Of the prompt, known to be in a prefill worker's cache; 0 when unknown
-  int max_tokens = 0;         // Output still to come, per choice
+  int prompt_tokens = 0;  // With emitted tokens when resumed
+  int cached_tokens = 0;  // Of the prompt, known to be in a prefill worker's cache; 0 when unknown
+  int max_tokens = 0;     // Output still to come, per choice
   int choices = 1;
   std::string tenant;
-  int priority = 0;           // Lower first
-  TimePoint deadline{};       // Zero: none of its own; the queue deadline always holds
-  bool prefill_only = false;  // max_tokens is 1: no decode leg
+  int priority = 0;                // Lower first
+  TimePoint deadline{};            // Zero: none of its own; the queue deadline always holds
+  bool prefill_only = false;       // max_tokens is 1: no decode leg
   std::vector<WorkerIndex> avoid;  // Workers that have just failed this request
 };
 
@@ -56,9 +59,11 @@ struct Decision {
   Path path = Path::kRefuse;
   WorkerIndex prefill = -1;  // kRemote, kPrefillOnly
   WorkerIndex decode = -1;   // kRemote, kLocal
-  std::string reason;        // For X-Tandem-Decision: "backlog", "credits", "coupled", "round_robin"; or why refused
-  ErrorCode code = ErrorCode::kOk;     // kRefuse: kResourceExhausted, kUnavailable, kDeadlineExceeded; kInvalidArgument: never
-  double retry_after_seconds = 0;      // kRefuse: computed from backlog and service rates, 1 to 60
+  std::string reason;  // For X-Tandem-Decision: "backlog", "credits", "coupled", "round_robin"; or
+                       // why refused
+  ErrorCode code = ErrorCode::kOk;  // kRefuse: kResourceExhausted, kUnavailable, kDeadlineExceeded;
+                                    // kInvalidArgument: never
+  double retry_after_seconds = 0;   // kRefuse: computed from backlog and service rates, 1 to 60
   double predicted_ttft_ms = 0;
 };
 

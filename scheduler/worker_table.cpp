@@ -17,7 +17,9 @@ void apply_report(Worker& worker, const WorkerState& state) {
 
 }  // namespace
 
-int64_t Level::value() const { return std::max(own_, std::max<int64_t>(0, reported_ + since_report_)); }
+int64_t Level::value() const {
+  return std::max(own_, std::max<int64_t>(0, reported_ + since_report_));
+}
 
 bool Worker::fits(const DecodeShare& share) const {
   return kv_tokens.value() + share.kv_tokens <= state.kv_tokens_capacity &&

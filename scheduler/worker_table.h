@@ -1,8 +1,9 @@
-// What each worker can take: what it said last, corrected by what this scheduler has dispatched since.
+// What each worker can take: what it said last, corrected by what this scheduler has dispatched
+// since.
 //
-// A report describes the past: commands on their way are not in it, and several routers share a worker. Every
-// quantity is therefore max(own share, report + own changes since the report), which neither counts
-// a dispatch twice nor forgets one. Owned and called by the scheduler; no threads.
+// A report describes the past: commands on their way are not in it, and several routers share a
+// worker. Every quantity is therefore max(own share, report + own changes since the report), which
+// neither counts a dispatch twice nor forgets one. Owned and called by the scheduler; no threads.
 #pragma once
 
 #include <cstdint>
@@ -44,11 +45,11 @@ struct Worker {
   uint64_t generation = 0;  // Distinguishes a worker from the next one with the same index
   Level prefill_tokens;     // Uncached prompt tokens waiting or running
   int prefills = 0;         // Own requests whose prompt is not computed yet
-  int local_prefills = 0;   // Those of them that run on a decode worker for want of a prefill worker
+  int local_prefills = 0;  // Those of them that run on a decode worker for want of a prefill worker
   Level kv_tokens;
   Level slots_busy;
 
-  bool fits(const DecodeShare& share) const;        // Now
+  bool fits(const DecodeShare& share) const;            // Now
   bool could_ever_fit(const DecodeShare& share) const;  // When idle
   // The fuller of KV and slots after taking `share`, 0 to 1.
   double fullness_with(const DecodeShare& share) const;

@@ -87,8 +87,11 @@ double Cluster::metric(const std::string& series) {
 }
 
 nlohmann::json completion(int max_tokens, bool stream) {
-  return {{"model", "sim"}, {"prompt", "hello world"}, {"max_tokens", max_tokens},
-          {"seed", 7},      {"stream", stream}};
+  return {{"model", "sim"},
+          {"prompt", "hello world"},
+          {"max_tokens", max_tokens},
+          {"seed", 7},
+          {"stream", stream}};
 }
 
 }  // namespace tandem::router

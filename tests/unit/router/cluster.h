@@ -1,5 +1,5 @@
-// Cluster: a router and fake workers in one process, for tests. Starts, becomes ready, and at its end checks that
-// everything has come back to idle.
+// Cluster: a router and fake workers in one process, for tests. Starts, becomes ready, and at its
+// end checks that everything has come back to idle.
 #pragma once
 
 #include <functional>

@@ -27,7 +27,8 @@ void HandOver::remove(const std::string& name) {
   receivers_.erase(name);
 }
 
-void HandOver::deliver(const std::string& name, TransferId transfer, std::vector<SampledToken> first) {
+void HandOver::deliver(const std::string& name, TransferId transfer,
+                       std::vector<SampledToken> first) {
   const std::lock_guard lock(mutex_);
   if (const auto it = receivers_.find(name); it != receivers_.end())
     it->second(transfer, std::move(first));
@@ -127,7 +128,8 @@ TokenId FakeWorker::token_at(uint64_t seed, int position, int vocab) {
   return kFirstWord + static_cast<TokenId>(draw % static_cast<uint64_t>(vocab - kFirstWord));
 }
 
-void FakeWorker::on_frame(const link::SessionPtr& session, link::FrameKind kind, std::string_view body) {
+void FakeWorker::on_frame(const link::SessionPtr& session, link::FrameKind kind,
+                          std::string_view body) {
   if (kind == link::FrameKind::kPrefill) {
     auto command = link::PrefillCommand::decode(body);
     TANDEM_CHECK(command.ok(), command.status().to_string());
@@ -135,7 +137,9 @@ void FakeWorker::on_frame(const link::SessionPtr& session, link::FrameKind kind,
   } else if (kind == link::FrameKind::kDecode) {
     auto command = link::DecodeCommand::decode(body);
     TANDEM_CHECK(command.ok(), command.status().to_string());
-    on_prompt({.leg = command->leg, .session = session, .decode_name = options_.name,
+    on_prompt({.leg = command->leg,
+               .session = session,
+               .decode_name = options_.name,
                .local = command->local});
   } else if (kind == link::FrameKind::kCancel) {
     auto command = link::CancelCommand::decode(body);
@@ -177,12 +181,18 @@ void FakeWorker::on_prompt(Leg leg) {
   const Fate fate = options_.script.prompt(leg.leg);
   legs_.emplace(transfer, std::move(leg));
   switch (fate) {
-    case Fate::kFail: return fail_leg(transfer, true);
-    case Fate::kRefuseForGood: return fail_leg(transfer, false);
-    case Fate::kHang: return;
-    case Fate::kDie: return vanish();
-    case Fate::kFreeze: return io_.stop();
-    case Fate::kGoOn: break;
+    case Fate::kFail:
+      return fail_leg(transfer, true);
+    case Fate::kRefuseForGood:
+      return fail_leg(transfer, false);
+    case Fate::kHang:
+      return;
+    case Fate::kDie:
+      return vanish();
+    case Fate::kFreeze:
+      return io_.stop();
+    case Fate::kGoOn:
+      break;
   }
   if (prefills) {
     auto timer = std::make_shared<asio::steady_timer>(io_, options_.script.prompt_time);
@@ -214,8 +224,10 @@ void FakeWorker::finish_prompt(TransferId transfer) {
   const auto it = legs_.find(transfer);
   if (it == legs_.end()) return;
   Leg& leg = it->second;
-  link::PrefillDone done{.transfer = transfer, .computed_tokens = static_cast<int>(leg.leg.tokens.size())};
-  for (size_t choice = 0; choice < leg.done.size(); ++choice) done.first.push_back(sample(leg, choice));
+  link::PrefillDone done{.transfer = transfer,
+                         .computed_tokens = static_cast<int>(leg.leg.tokens.size())};
+  for (size_t choice = 0; choice < leg.done.size(); ++choice)
+    done.first.push_back(sample(leg, choice));
   (void)leg.session->send(link::FrameKind::kPrefillDone, done.encode());
   const std::string decode_name = leg.decode_name;
   const bool local = leg.local;
@@ -236,7 +248,8 @@ void FakeWorker::join(TransferId transfer, const std::vector<SampledToken>& firs
     ++leg.emitted[choice];
     if (first[choice].finish != FinishReason::kNone) leg.done[choice] = true;
   }
-  const link::LegEvent event{.transfer = transfer, .name = "joined", .at_us = SystemClock::get().wall_us()};
+  const link::LegEvent event{
+      .transfer = transfer, .name = "joined", .at_us = SystemClock::get().wall_us()};
   (void)leg.session->send(link::FrameKind::kLegEvent, event.encode());
   if (std::find(leg.done.begin(), leg.done.end(), false) == leg.done.end()) end_leg(transfer);
   arm_step();
@@ -305,8 +318,10 @@ void FakeWorker::end_leg(TransferId transfer) {
 void FakeWorker::fail_leg(TransferId transfer, bool retryable) {
   const auto it = legs_.find(transfer);
   if (it == legs_.end()) return;
-  const link::LegFailed failed{.transfer = transfer, .code = options_.script.failure,
-                               .message = "scripted", .retryable = retryable};
+  const link::LegFailed failed{.transfer = transfer,
+                               .code = options_.script.failure,
+                               .message = "scripted",
+                               .retryable = retryable};
   const link::SessionPtr session = it->second.session;
   end_leg(transfer);
   (void)session->send(link::FrameKind::kLegFailed, failed.encode());
@@ -317,7 +332,8 @@ void FakeWorker::push_load() {
   load.kv_tokens_capacity = options_.kv_tokens;
   load.counters["tandem_decode_tokens_total"] = 7;
   const std::string body = load.encode();
-  for (const link::SessionPtr& session : sessions_) (void)session->send(link::FrameKind::kLoad, body);
+  for (const link::SessionPtr& session : sessions_)
+    (void)session->send(link::FrameKind::kLoad, body);
 }
 
 }  // namespace tandem::router

@@ -1,6 +1,7 @@
-// FakeWorker: a worker without an engine, speaking the real link protocol on a real port. Its tokens are a pure
-// function of (seed, position), so that any worker continues what another one began. A script decides where
-// it fails. One thread of its own; everything here may be called from the test's thread.
+// FakeWorker: a worker without an engine, speaking the real link protocol on a real port. Its
+// tokens are a pure function of (seed, position), so that any worker continues what another one
+// began. A script decides where it fails. One thread of its own; everything here may be called from
+// the test's thread.
 #pragma once
 
 #include <boost/asio/executor_work_guard.hpp>
@@ -19,7 +20,8 @@
 
 namespace tandem::router {
 
-// kHang: this leg goes no further. kDie: the process is gone. kFreeze: it stops, with its sockets open.
+// kHang: this leg goes no further. kDie: the process is gone. kFreeze: it stops, with its sockets
+// open.
 enum class Fate { kGoOn, kFail, kRefuseForGood, kHang, kDie, kFreeze };
 
 struct Script {
@@ -73,9 +75,9 @@ class FakeWorker {
   struct Counts {
     int prefills = 0;
     int decodes = 0;
-    int cancels = 0;         // Of whole legs
+    int cancels = 0;  // Of whole legs
     int choice_cancels = 0;
-    int active = 0;          // Legs that neither ended nor were cancelled
+    int active = 0;                    // Legs that neither ended nor were cancelled
     std::vector<std::string> actions;  // Control commands
     std::vector<link::Leg> legs;       // All that came, in order
   };

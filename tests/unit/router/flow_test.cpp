@@ -1,5 +1,5 @@
-// Proves the undisturbed request path against workers that speak the real link protocol: every form of an answer, and
-// what workers are told for it.
+// Proves the undisturbed request path against workers that speak the real link protocol: every form
+// of an answer, and what workers are told for it.
 #include <doctest/doctest.h>
 
 #include "cluster.h"
@@ -16,7 +16,8 @@ TEST_CASE("a completion goes through a prefill and a decode worker") {
   cluster.start();
   HttpAnswer answer = http_post(cluster.address(), "/v1/completions", completion(8));
   REQUIRE(answer.status == 200);
-  CHECK(answer.headers["x-tandem-decision"] == "path=remote prefill=p0 decode=d0 cached=0 reason=backlog");
+  CHECK(answer.headers["x-tandem-decision"] ==
+        "path=remote prefill=p0 decode=d0 cached=0 reason=backlog");
   CHECK(answer.headers["x-request-id"].size() == 32);
   const json body = answer.json();
   CHECK(body["object"] == "text_completion");
@@ -83,13 +84,16 @@ TEST_CASE("choices share one prefill and have seeds of their own") {
   const link::Leg leg = decode.counts().legs.at(0);
   CHECK(leg.choices == 3);
   for (int i = 0; i < 3; ++i) CHECK(leg.seeds[static_cast<size_t>(i)] == choice_seed(7, 0, i));
-  const std::string stream = http_post(cluster.address(), "/v1/completions", [&] {
-                               json streamed = request;
-                               streamed["stream"] = true;
-                               return streamed;
-                             }()).body;
+  const std::string stream = http_post(cluster.address(), "/v1/completions",
+                                       [&] {
+                                         json streamed = request;
+                                         streamed["stream"] = true;
+                                         return streamed;
+                                       }())
+                                 .body;
   for (int i = 0; i < 3; ++i)
-    CHECK(stream_text(stream, i) == body["choices"][static_cast<size_t>(i)]["text"].get<std::string>());
+    CHECK(stream_text(stream, i) ==
+          body["choices"][static_cast<size_t>(i)]["text"].get<std::string>());
 }
 
 TEST_CASE("a batch of prompts is answered in order, and more than fit at once are taken in turn") {
@@ -132,7 +136,8 @@ TEST_CASE("one token needs no decode worker") {
   cluster.start();
   HttpAnswer answer = http_post(cluster.address(), "/v1/completions", completion(1));
   CHECK(answer.json()["usage"]["completion_tokens"] == 1);
-  CHECK(answer.headers["x-tandem-decision"] == "path=prefill_only prefill=p0 cached=0 reason=backlog");
+  CHECK(answer.headers["x-tandem-decision"] ==
+        "path=prefill_only prefill=p0 cached=0 reason=backlog");
   CHECK(prefill.counts().prefills == 1);
   CHECK(decode.counts().decodes == 0);
 }
@@ -200,7 +205,8 @@ TEST_CASE("a chat is rendered with the model's template") {
   cluster.decode();
   cluster.start();
   const json request = {{"messages", json::array({{{"role", "user"}, {"content", "hi"}}})},
-                        {"max_tokens", 4}, {"seed", 3}};
+                        {"max_tokens", 4},
+                        {"seed", 3}};
   const HttpAnswer answer = http_post(cluster.address(), "/v1/chat/completions", request);
   if (answer.status == 400) {
     // Without Jinja2 beside the build, chats are refused with the reason and nothing else suffers.
@@ -235,7 +241,8 @@ TEST_CASE("the timeline of a request tells its phases in order") {
   CHECK(record["decode"] == "d0");
   const json& times = record["times_us"];
   int64_t last = 0;
-  for (const char* name : {"received", "tokenised", "queued", "dispatched", "joined", "last_token"}) {
+  for (const char* name :
+       {"received", "tokenised", "queued", "dispatched", "joined", "last_token"}) {
     CAPTURE(name);
     REQUIRE(times.contains(name));
     CHECK(times[name].get<int64_t>() >= last);

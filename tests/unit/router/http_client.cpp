@@ -26,7 +26,8 @@ HttpClient::HttpClient(const std::string& address, int receive_buffer) {
   to.sin_family = AF_INET;
   to.sin_port = htons(target->port);
   ::inet_pton(AF_INET, target->host.c_str(), &to.sin_addr);
-  if (::connect(socket_.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) socket_ = UniqueFd();
+  if (::connect(socket_.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) != 0)
+    socket_ = UniqueFd();
 }
 
 void HttpClient::send(std::string_view bytes) {
@@ -63,7 +64,8 @@ HttpAnswer HttpClient::read_answer() {
     const size_t end = head.find("\r\n", line);
     const size_t colon = head.find(':', line);
     std::string name = head.substr(line, colon - line);
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
     answer.headers[name] = head.substr(colon + 2, end - colon - 2);
     line = end + 2;
   }
@@ -126,8 +128,10 @@ void HttpClient::reset() {
   close();
 }
 
-void HttpClient::send_post(std::string_view path, std::string_view body, std::string_view more_headers) {
-  std::string text = "POST " + std::string(path) + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
+void HttpClient::send_post(std::string_view path, std::string_view body,
+                           std::string_view more_headers) {
+  std::string text =
+      "POST " + std::string(path) + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
   text += more_headers;
   text += "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n";
   text += body;
@@ -144,7 +148,8 @@ HttpAnswer HttpClient::get(std::string_view path) {
   return read_answer();
 }
 
-HttpAnswer http_post(const std::string& address, std::string_view path, const nlohmann::json& body) {
+HttpAnswer http_post(const std::string& address, std::string_view path,
+                     const nlohmann::json& body) {
   HttpClient client(address);
   return client.post(path, body.dump());
 }

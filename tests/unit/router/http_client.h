@@ -1,4 +1,5 @@
-// A blocking HTTP client that shows the bytes: tests send what they like and see what came. Every wait has a deadline.
+// A blocking HTTP client that shows the bytes: tests send what they like and see what came. Every
+// wait has a deadline.
 #pragma once
 
 #include <map>

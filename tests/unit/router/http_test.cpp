@@ -1,5 +1,5 @@
-// Proves the HTTP server's manners: limits, deadlines, keep-alive, disconnects in every phase, and that every error is
-// JSON.
+// Proves the HTTP server's manners: limits, deadlines, keep-alive, disconnects in every phase, and
+// that every error is JSON.
 #include <doctest/doctest.h>
 
 #include "cluster.h"
@@ -50,17 +50,19 @@ TEST_CASE("paths are forgiving where clients differ") {
   CHECK(http_get(cluster.address(), "/health/live").status == 200);
   check_error(http_get(cluster.address(), "/health"), 503, "not_ready");
   CHECK(http_get(cluster.admin(), "/health").status == 503);
-  CHECK(http_get(cluster.admin(), "/metrics").body.find("tandem_router_connections") != std::string::npos);
+  CHECK(http_get(cluster.admin(), "/metrics").body.find("tandem_router_connections") !=
+        std::string::npos);
   check_error(http_get(cluster.admin(), "/nowhere"), 404, "unknown_url");
 }
 
 TEST_CASE("malformed requests are answered with 400 and the connection closes") {
   Bare cluster;
   cluster.start();
-  for (const char* text : {"nonsense\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET /x HTTP/1.1\r\nbad header\r\n\r\n",
-                           "POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
-                           "POST /v1/completions HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n"
-                           "\r\n0\r\n\r\n"}) {
+  for (const char* text :
+       {"nonsense\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET /x HTTP/1.1\r\nbad header\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n"
+        "\r\n0\r\n\r\n"}) {
     CAPTURE(text);
     HttpClient client(cluster.address());
     client.send(text);
@@ -90,7 +92,8 @@ TEST_CASE("bodies that are no request are refused before any worker hears of the
   json long_prompt = completion();
   long_prompt["prompt"] = std::string(5000, 'x');
   check_error(client.post("/v1/completions", long_prompt.dump()), 400, "context_length_exceeded");
-  client.send("POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
   check_error(client.read_answer(), 415, "unsupported_media_type");
   CHECK(prefill.counts().prefills == 0);
 }
@@ -119,8 +122,10 @@ TEST_CASE("a client may ask before it sends a large body") {
   cluster.start();
   HttpClient client(cluster.address());
   const std::string body = completion(4).dump();
-  client.send("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
-              "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n");
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
+      "Content-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n");
   CHECK(client.read_answer().status == 100);
   client.send(body);
   CHECK(client.read_answer().status == 200);
@@ -132,10 +137,12 @@ TEST_CASE("a connection carries many requests, pipelined ones too") {
   cluster.decode();
   cluster.start();
   HttpClient client(cluster.address());
-  for (int i = 0; i < 3; ++i) CHECK(client.post("/v1/completions", completion(4, i == 1).dump()).status == 200);
+  for (int i = 0; i < 3; ++i)
+    CHECK(client.post("/v1/completions", completion(4, i == 1).dump()).status == 200);
   const std::string body = completion(3).dump();
-  const std::string request = "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: " +
-                              std::to_string(body.size()) + "\r\n\r\n" + body;
+  const std::string request =
+      "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body;
   client.send(request + "GET /version HTTP/1.1\r\n\r\n" + request);
   CHECK(client.read_answer().json()["usage"]["completion_tokens"] == 3);
   CHECK(client.read_answer().json().contains("version"));
@@ -149,8 +156,9 @@ TEST_CASE("HTTP/1.0 clients get a body that ends with the connection") {
   cluster.start();
   HttpClient client(cluster.address());
   const std::string body = completion(4, true).dump();
-  client.send("POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: " +
-              std::to_string(body.size()) + "\r\n\r\n" + body);
+  client.send(
+      "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
   const HttpAnswer answer = client.read_answer();
   CHECK(answer.status == 200);
   CHECK(!answer.headers.contains("transfer-encoding"));
@@ -161,8 +169,9 @@ TEST_CASE("browsers may call from anywhere, and see errors too") {
   Bare cluster;
   cluster.start();
   HttpClient client(cluster.address());
-  client.send("OPTIONS /v1/chat/completions HTTP/1.1\r\nOrigin: http://a.example\r\n"
-              "Access-Control-Request-Headers: authorization, x-stainless-os\r\n\r\n");
+  client.send(
+      "OPTIONS /v1/chat/completions HTTP/1.1\r\nOrigin: http://a.example\r\n"
+      "Access-Control-Request-Headers: authorization, x-stainless-os\r\n\r\n");
   HttpAnswer answer = client.read_answer();
   CHECK(answer.status == 204);
   CHECK(answer.headers["access-control-allow-origin"] == "http://a.example");
@@ -250,7 +259,8 @@ TEST_CASE("a full queue refuses, and what waits is served") {
   CHECK(eventually([&] { return cluster.workers[1]->counts().decodes == 1; }));
   second.send_post("/v1/completions", completion(10).dump());
   CHECK(eventually([&] { return cluster.metric("tandem_router_queue") == 1; }));
-  check_error(http_post(cluster.address(), "/v1/completions", completion(10)), 503, "server_is_overloaded");
+  check_error(http_post(cluster.address(), "/v1/completions", completion(10)), 503,
+              "server_is_overloaded");
   CHECK(first.read_answer().status == 200);
   CHECK(second.read_answer().status == 200);
 }
@@ -319,9 +329,11 @@ TEST_CASE("tokens and texts are converted both ways") {
   Bare cluster;
   cluster.start();
   const json tokens =
-      http_post(cluster.address(), "/tokenize", {{"prompt", "abc"}, {"add_special_tokens", false}}).json();
+      http_post(cluster.address(), "/tokenize", {{"prompt", "abc"}, {"add_special_tokens", false}})
+          .json();
   CHECK(tokens["count"] == 3);
-  const json text = http_post(cluster.address(), "/v1/detokenize", {{"tokens", tokens["tokens"]}}).json();
+  const json text =
+      http_post(cluster.address(), "/v1/detokenize", {{"tokens", tokens["tokens"]}}).json();
   CHECK(text["prompt"] == "abc");
   CHECK(http_post(cluster.address(), "/detokenize", {{"tokens", {99999999}}}).status == 400);
 }
@@ -343,7 +355,8 @@ TEST_CASE("draining ends what runs and takes nothing new") {
   HttpClient late(cluster.address());
   CHECK(late.get("/version").status == 0);
   std::string rest;
-  for (std::string piece = running.receive(); !piece.empty(); piece = running.receive()) rest += piece;
+  for (std::string piece = running.receive(); !piece.empty(); piece = running.receive())
+    rest += piece;
   CHECK(rest.find("[DONE]") != std::string::npos);
   CHECK(rest.find("\"error\"") == std::string::npos);
 }
@@ -365,7 +378,8 @@ TEST_CASE("a stop in the middle of streams gives each an error frame") {
   router->drain();
   router->stop();
   std::string rest;
-  for (std::string piece = client.receive(); !piece.empty(); piece = client.receive()) rest += piece;
+  for (std::string piece = client.receive(); !piece.empty(); piece = client.receive())
+    rest += piece;
   CHECK(rest.find("\"error\"") != std::string::npos);
   CHECK(rest.find("[DONE]") != std::string::npos);
 }

@@ -1,4 +1,5 @@
-// Proves that the ring of timelines forgets the oldest, keeps the newest of an id, and ignores notes on what is gone.
+// Proves that the ring of timelines forgets the oldest, keeps the newest of an id, and ignores
+// notes on what is gone.
 #include "router/timeline.h"
 
 #include <doctest/doctest.h>
@@ -44,7 +45,10 @@ TEST_CASE("workers' events find their attempt and unknown names are ignored") {
   timeline.attempt_queued(record, TransferId{1}, 10, false);
   timeline.attempt_queued(record, TransferId{2}, 12, true);
   timeline.worker_event({.transfer = TransferId{1}, .name = "kv_first", .at_us = 50});
-  timeline.worker_event({.transfer = TransferId{1}, .name = "kv_last", .at_us = 90, .bytes = 1000,
+  timeline.worker_event({.transfer = TransferId{1},
+                         .name = "kv_last",
+                         .at_us = 90,
+                         .bytes = 1000,
                          .landed = {{60, 100}, {90, 1000}}});
   timeline.worker_event({.transfer = TransferId{2}, .name = "joined", .at_us = 99});
   timeline.worker_event({.transfer = TransferId{2}, .name = "nonsense", .at_us = 99});

@@ -1,4 +1,5 @@
-// Proves the first policy's rules one by one, each on a handful of workers and a clock that is stepped by hand.
+// Proves the first policy's rules one by one, each on a handful of workers and a clock that is
+// stepped by hand.
 #include <doctest/doctest.h>
 
 #include "scheduler/scheduler.h"
@@ -9,12 +10,20 @@ namespace {
 using namespace std::chrono_literals;
 
 WorkerState prefill_worker(double us_per_token = 100) {
-  return WorkerState{.name = "p", .role = Role::kPrefill, .slots = 4, .slots_free = 4,
-                     .kv_tokens_capacity = 16384, .prefill_us_per_token = us_per_token};
+  return WorkerState{.name = "p",
+                     .role = Role::kPrefill,
+                     .slots = 4,
+                     .slots_free = 4,
+                     .kv_tokens_capacity = 16384,
+                     .prefill_us_per_token = us_per_token};
 }
 WorkerState decode_worker(int slots = 16, int64_t kv_tokens = 65536) {
-  return WorkerState{.name = "d", .role = Role::kDecode, .slots = slots, .slots_free = slots,
-                     .kv_tokens_capacity = kv_tokens, .decode_step_ms = 10};
+  return WorkerState{.name = "d",
+                     .role = Role::kDecode,
+                     .slots = slots,
+                     .slots_free = slots,
+                     .kv_tokens_capacity = kv_tokens,
+                     .decode_step_ms = 10};
 }
 WorkerState coupled_worker() {
   WorkerState state = decode_worker();
@@ -76,7 +85,8 @@ TEST_CASE("a worker's backlog counts what other routers sent, and nothing twice"
   bench.scheduler->worker_updated(0, busy);
   CHECK(bench.decide(request(1000)).prefill == 1);
   CHECK(bench.decide(request(1000)).prefill == 1);
-  // Worker 1 reports the same 2000 tokens that were dispatched: still 2000, so it wins against 3000.
+  // Worker 1 reports the same 2000 tokens that were dispatched: still 2000, so it wins against
+  // 3000.
   WorkerState reported = prefill_worker();
   reported.prefill_backlog_tokens = 2000;
   bench.scheduler->worker_updated(1, reported);

@@ -1,5 +1,5 @@
-// Proves what must hold whatever happens: a seeded random history of joins, losses, reports, requests, withdrawals
-// and endings, against a small model of what has been promised.
+// Proves what must hold whatever happens: a seeded random history of joins, losses, reports,
+// requests, withdrawals and endings, against a small model of what has been promised.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -34,14 +34,30 @@ class History {
 
   void step() {
     switch (pick(10)) {
-      case 0: join(); break;
-      case 1: if (pick(4) == 0) leave(); break;
-      case 2: report(); break;
-      case 3: withdraw(); break;
-      case 4: finish(); break;
-      case 5: finish_prefill(); break;
-      case 6: clock_.advance(Duration(1s) * pick(10)); break;
-      default: submit(); break;
+      case 0:
+        join();
+        break;
+      case 1:
+        if (pick(4) == 0) leave();
+        break;
+      case 2:
+        report();
+        break;
+      case 3:
+        withdraw();
+        break;
+      case 4:
+        finish();
+        break;
+      case 5:
+        finish_prefill();
+        break;
+      case 6:
+        clock_.advance(Duration(1s) * pick(10));
+        break;
+      default:
+        submit();
+        break;
     }
     absorb(scheduler_->poll(clock_.now()));
     check();
@@ -102,7 +118,8 @@ class History {
     scheduler_->worker_updated(index, state);
   }
   void submit() {
-    Request request{.prompt_tokens = 1 + pick(4000), .max_tokens = 1 + pick(2000), .choices = 1 + pick(3)};
+    Request request{
+        .prompt_tokens = 1 + pick(4000), .max_tokens = 1 + pick(2000), .choices = 1 + pick(3)};
     request.prefill_only = pick(5) == 0;
     if (pick(3) == 0) request.avoid = {pick(kIndexes)};
     if (pick(4) == 0) request.deadline = clock_.now() + Duration(1s) * (1 + pick(20));
@@ -154,7 +171,8 @@ class History {
       CHECK(worker.state.accepting);
       CHECK(serves_decode(worker.state.role));
       share = {decision.decode, worker.life, 0, request.choices};
-      share.tokens = std::min<int64_t>(4096, request.prompt_tokens + request.max_tokens) * request.choices;
+      share.tokens =
+          std::min<int64_t>(4096, request.prompt_tokens + request.max_tokens) * request.choices;
     }
     if (decision.prefill >= 0) {
       CHECK(known(decision.prefill).present);
@@ -203,8 +221,11 @@ TEST_CASE("no promise exceeds a worker, order holds and every ticket gets one de
 TEST_CASE("a decision among 1,000 workers is cheap") {
   auto scheduler = make_scheduler(Config{});
   for (int i = 0; i < 1000; ++i) {
-    WorkerState state{.role = i % 2 == 0 ? Role::kPrefill : Role::kDecode, .slots = 16, .slots_free = 16,
-                      .kv_tokens_capacity = 65536, .prefill_us_per_token = 50.0 + i};
+    WorkerState state{.role = i % 2 == 0 ? Role::kPrefill : Role::kDecode,
+                      .slots = 16,
+                      .slots_free = 16,
+                      .kv_tokens_capacity = 65536,
+                      .prefill_us_per_token = 50.0 + i};
     scheduler->worker_joined(i, state);
   }
   std::vector<double> micros;
@@ -220,8 +241,9 @@ TEST_CASE("a decision among 1,000 workers is cheap") {
   }
   std::sort(micros.begin(), micros.end());
   MESSAGE("decision cost, 1,000 workers: p50 " << micros[micros.size() / 2] << " us, p99 "
-          << micros[micros.size() * 99 / 100] << " us");
-  CHECK(micros[micros.size() / 2] < 5000);  // A machine under sanitizers passes too; the figure is printed
+                                               << micros[micros.size() * 99 / 100] << " us");
+  CHECK(micros[micros.size() / 2] <
+        5000);  // A machine under sanitizers passes too; the figure is printed
 }
 
 }  // namespace
