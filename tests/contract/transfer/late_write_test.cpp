@@ -29,7 +29,7 @@ KvLayout wide_layout() {
 // One segment: whoever comes next gets the room of whoever failed, or its replacement.
 Config one_segment_config() {
   Config config;
-  config.transfer.landing_bytes = config.transfer.segment_bytes = 8 << 20;
+  config.transfer.landing_bytes = config.transfer.segment_bytes = 4 << 20;
   config.transfer.progress_deadline = Milliseconds(700);
   config.link.heartbeat = Milliseconds(100);
   config.link.silence_max = Milliseconds(500);
@@ -166,7 +166,7 @@ TEST_CASE("a stopped sender that wakes changes no byte of who came after it") {
     const auto stream = newcomer.open(open, out);
     for (int layer = 0; layer < 4; ++layer) stream->push(source.layer_rows(layer, 0, kTokens));
     stream->seal(test_seal(kTokens));
-    REQUIRE(pull_until([&] { return decode.held_bytes() > size_t(6 << 20); }));
+    REQUIRE(pull_until([&] { return decode.held_bytes() > size_t(3 << 20); }));
     const auto before = copy_of(old_segment, size_t(config.transfer.segment_bytes));
 
     ::kill(child.pid, SIGCONT);
