@@ -39,7 +39,8 @@ RouterMetrics::RouterMetrics(const Config& config, const std::string& model) {
                   {"ok", "client_closed", "invalid", "refused", "failed", "other"});
   refused_ = family("tandem_refused_total", "Requests refused, by reason", "reason",
                     {"queue_full", "queue_deadline", "deadline", "no_worker", "no_decode_worker",
-                     "too_large", "no_room", "requests_max", "connections_max", "draining", "other"});
+                     "too_large", "no_room", "requests_max", "connections_max", "draining",
+                     "other"});
   recovered_ = family("tandem_recovered_total", "Choices that went on after a loss, by its phase",
                       "phase", {"prefill", "decode", "other"});
   const Labels named{{"model_name", model}};
