@@ -2,7 +2,6 @@
 wrong types and sizes, a worker with another model or another KV layout. Every one is refused with a
 reason, the workers go on serving, and their memory does not grow."""
 
-import os
 import pathlib
 import random
 import socket
@@ -11,7 +10,7 @@ import tempfile
 
 import client
 import link_peer
-from harness import FULL, SEED, Cluster, equal, main, test, wait_until
+from harness import FULL, MODELS, SEED, Cluster, equal, main, test, wait_until
 from link_peer import Peer, frame, pack
 
 TRIES = 400 if FULL else 60
@@ -197,7 +196,6 @@ def a_worker_with_another_layout_is_refused_with_the_reason():
 
 @test
 def a_worker_with_another_model_is_refused_with_the_reason():
-    from harness import MODELS
 
     check_refused(
         ("model", "tokenizer"),

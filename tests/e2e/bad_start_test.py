@@ -3,16 +3,14 @@ impossible ratios (file, line, allowed range), missing, truncated or non-GGUF mo
 and what can still be served is served: /dev/shm too small, no UCX. A chat template that loops for
 ever costs its own request only."""
 
-import os
 import pathlib
-import shutil
 import socket
 import subprocess
 import tempfile
 
 import client
 import gguf
-from harness import MODELS, ROOT, Cluster, bin_dir, equal, free_port, main, test, wait_until
+from harness import MODELS, Cluster, bin_dir, equal, free_port, main, test, wait_until
 from process import Process
 
 PROGRAMS = {
