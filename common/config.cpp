@@ -188,10 +188,12 @@ class Reader {
     const auto at = set_at_.find(path);
     return at == set_at_.end() ? name_ : at->second;
   }
-  Status conflict(const std::string& path, const std::string& found,
-                  const std::string& allowed) const {
-    return invalid(
-        fmt::format("{}: {}: found {}; allowed: {}", where_set(path), path, found, allowed));
+  // `other`: the key that `path` disagrees with. The place named is that of the one that was set.
+  Status conflict(const std::string& path, const std::string& found, const std::string& allowed,
+                  const std::string& other = "") const {
+    return invalid(fmt::format("{}: {}: found {}; allowed: {}",
+                               where_set(was_set(path) || other.empty() ? path : other), path,
+                               found, allowed));
   }
   bool was_set(const std::string& path) const { return set_at_.contains(path); }
 
@@ -211,20 +213,24 @@ Status Reader::check_whole() {
   if (transfer.segment_bytes > transfer.landing_bytes) {
     return conflict(
         "transfer.segment_bytes", format_bytes(transfer.segment_bytes),
-        fmt::format("at most transfer.landing_bytes ({})", format_bytes(transfer.landing_bytes)));
+        fmt::format("at most transfer.landing_bytes ({})", format_bytes(transfer.landing_bytes)),
+        "transfer.landing_bytes");
   }
   if (config_.link.silence_max < 2 * config_.link.heartbeat) {
     return conflict(
         "link.silence_max_ms", std::to_string(config_.link.silence_max.count()),
-        fmt::format("at least twice link.heartbeat_ms ({})", config_.link.heartbeat.count()));
+        fmt::format("at least twice link.heartbeat_ms ({})", config_.link.heartbeat.count()),
+        "link.heartbeat_ms");
   }
   const auto listen = parse_host_port(config_.router.listen);
   if (config_.router.admin == config_.router.listen && listen->port != 0) {
-    return conflict("router.admin", config_.router.admin, "another address than router.listen");
+    return conflict("router.admin", config_.router.admin, "another address than router.listen",
+                    "router.listen");
   }
   if (config_.engine.self_check_tokens > config_.model.context) {
     return conflict("engine.self_check_tokens", std::to_string(config_.engine.self_check_tokens),
-                    fmt::format("at most model.context ({})", config_.model.context));
+                    fmt::format("at most model.context ({})", config_.model.context),
+                    "model.context");
   }
   TANDEM_RETURN_IF_ERROR(check_pools());
   return {};

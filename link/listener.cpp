@@ -1,7 +1,7 @@
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <unordered_map>
+#include <map>
 
 #include "common/log.h"
 #include "link/session_impl.h"
@@ -69,10 +69,10 @@ class AcceptLoop : public std::enable_shared_from_this<AcceptLoop> {
   void admit(tcp::socket socket) {
     const auto limit = static_cast<size_t>(context_.config.connections_max);
     if (sessions_.size() >= limit + kRefusingMax) return;  // Closes the socket.
-    const bool full = sessions_.size() >= limit;
+    const bool full = sessions_.size() >= limit && !displace_silent();
     auto session = std::make_shared<SessionImpl>(
         io_, context_, full ? SessionHandlers{} : handlers_, Side::kListener);
-    const SessionImpl* key = session.get();
+    const uint64_t key = accepted_++;
     sessions_.emplace(key, session);
     // Weak: sessions_ owns the session.
     auto on_gone = [weak = weak_from_this(), key] {
@@ -88,12 +88,23 @@ class AcceptLoop : public std::enable_shared_from_this<AcceptLoop> {
     }
   }
 
+  // A connection that has proved nothing must not keep out one that may: the oldest such goes.
+  bool displace_silent() {
+    for (const auto& [key, session] : sessions_) {
+      if (!session->in_handshake()) continue;
+      session->close({ErrorCode::kResourceExhausted, "the connection is needed for another"});
+      return true;
+    }
+    return false;
+  }
+
   asio::io_context& io_;
   const LinkContext& context_;
   const SessionHandlers handlers_;
   tcp::acceptor acceptor_;
   asio::steady_timer timer_;
-  std::unordered_map<const SessionImpl*, std::shared_ptr<SessionImpl>> sessions_;
+  std::map<uint64_t, std::shared_ptr<SessionImpl>> sessions_;  // In order of arrival
+  uint64_t accepted_ = 0;
   bool stopped_ = false;
 };
 

@@ -34,6 +34,9 @@ class SessionImpl final : public Session, public std::enable_shared_from_this<Se
   // Accepts only to say why not.
   void start_refused(Tcp::socket socket, std::function<void()> on_gone, Status reason);
 
+  // Not introduced yet, and not told to go. On the io_context thread.
+  bool in_handshake() const { return state_ == State::kHandshake && !closing_.load(); }
+
   const Hello& peer() const override { return peer_; }
   Status send(FrameKind kind, std::string_view body) override;
   int64_t queued_bytes() const override;

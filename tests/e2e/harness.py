@@ -83,7 +83,7 @@ class Cluster:
         env=None,
         wrap=None,
         host=None,
-        ready_seconds=60,
+        ready_seconds=240,
     ):
         self.dir = tempfile.TemporaryDirectory(prefix="tandem-e2e-")
         self.bin, self.each, self.env, self.wrap = bin_dir(), each or {}, env or {}, wrap or {}

@@ -85,6 +85,18 @@ class RawPeer {
   int fd_;
 };
 
+TEST_CASE("silent connections do not keep out a peer that introduces itself") {
+  End server("d0");
+  server.config.connections_max = 2;
+  server.config.connect_deadline = Milliseconds(60000);
+  const std::string address = server.start_listening();
+  const RawPeer silent[2] = {RawPeer(address), RawPeer(address)};
+  End client("p0");
+  client.start();
+  client.dialer = keep_dialled(client.io, client.context, address, client.mailbox.handlers());
+  CHECK(client.mailbox.wait_opens(1));
+}
+
 }  // namespace
 
 TEST_CASE("garbage before the handshake closes the connection and nothing else") {

@@ -227,8 +227,11 @@ TEST_CASE("prefill workers without anybody to generate tokens are refused") {
 
 TEST_CASE("values that contradict each other are refused") {
   CHECK(error("transfer: { landing_bytes: 4MiB }") ==
-        "t.yaml: transfer.segment_bytes: found 8MiB; "
+        "t.yaml:1: transfer.segment_bytes: found 8MiB; "
         "allowed: at most transfer.landing_bytes (4MiB)");
+  CHECK(error("link: { heartbeat_ms: 5000 }") ==
+        "t.yaml:1: link.silence_max_ms: found 3000; allowed: at least twice link.heartbeat_ms "
+        "(5000)");
   CHECK(error("link: { silence_max_ms: 1500 }") ==
         "t.yaml:1: link.silence_max_ms: found 1500; allowed: at least twice link.heartbeat_ms "
         "(1000)");
