@@ -13,6 +13,7 @@ for word in "$@"; do
   esac
 done
 
+mkdir -p build
 passed=0 failed=0 skipped=0 failures=()
 
 # Thread sanitizer of this compiler needs the address layout of older kernels.
@@ -59,6 +60,10 @@ unit_and_contract() {
 }
 
 scripts/setup.sh --test-model
+# The official client, for the end-to-end suite: real clients belong to the long tests.
+if [[ ${TANDEM_FULL:-} == 1 ]]; then
+  step build/client.log "Installing the openai client" .venv/bin/python -m pip install openai
+fi
 if build release; then
   suite release "unit and contract" -E '^e2e\.' -j 2
   suite release "end to end" -R '^e2e\.' -j 1
