@@ -52,44 +52,45 @@ class Bench:
             statistics.median(joins) <= JOIN_LIMIT_MS,
         )
 
-    def busy(self):
-        """Joins and pauses while BUSY_STREAMS answers are running."""
+    def beside_others(self, tokens):
+        """The timeline of a prompt that joins BUSY_STREAMS running answers, and when tokens of one
+        of these came, in ms."""
         halt, times = [], []
-        for index in range(BUSY_STREAMS):
-            times.append([])
 
-        def steady(index):
-            def on_frame(_):
-                times[index].append(time.time() * 1000)
-                return bool(halt)
+        def on_frame(index):
+            if index == 0:
+                times.append(time.time() * 1000)
+            return bool(halt)
 
-            return lambda: self.cluster.complete(
-                [100 + index, 7, 9],
+        steady = [
+            lambda i=i: self.cluster.complete(
+                [100 + i, 7, 9],
                 max_tokens=3900,
                 temperature=0,
                 ignore_eos=True,
                 stream=True,
-                on_frame=on_frame,
+                on_frame=lambda _: on_frame(i),
             )
-
-        running = self.cluster.start([steady(i) for i in range(BUSY_STREAMS)])
+            for i in range(BUSY_STREAMS)
+        ]
+        running = self.cluster.start(steady)
         self.cluster.wait_running("d0", BUSY_STREAMS)
+        line = self.ask(tokens, max_tokens=24)
+        halt.append(True)
+        self.cluster.finish(running, 60)
+        self.cluster.wait_idle(10)
+        return line, times
+
+    def busy(self):
+        """Joins and pauses while BUSY_STREAMS answers are running."""
         joins, late, pauses = [], [], {n: [] for n in PAUSE_LENGTHS}
         for _ in range(self.rounds):
             for tokens in PAUSE_LENGTHS:
-                line = self.ask(tokens, max_tokens=24)
-                joined = line.us("joined") / 1000
-                gaps, step = (
-                    gaps_around(times[0], joined),
-                    step_at(times[0], line.us("prefill_end") / 1000),
-                )
-                if gaps and step:
-                    pauses[tokens].append(gaps)
-                    if tokens == PROMPT:
-                        joins.append(line.join_ms)
-                        late.append(line.join_ms - step)
-        halt.append(True)
-        self.cluster.finish(running, 60)
+                line, times = self.beside_others(tokens)
+                pauses[tokens].append(pause_at(times, line.us("joined") / 1000))
+                if tokens == PROMPT:
+                    joins.append(line.join_ms)
+                    late.append(line.join_ms - step_at(times, line.us("prefill_end") / 1000))
         self.row(
             f"join after prefill, {PROMPT} tokens, {BUSY_STREAMS} others running",
             spread(joins, "ms"),
@@ -133,16 +134,16 @@ def spread(values, unit):
     return f"median {statistics.median(values):.1f}, worst {worst:.1f} {unit}"
 
 
-def gaps_around(times, joined):
-    """The longest gap between tokens near `joined`, less the usual gap right after it, in ms."""
-    near = [b - a for a, b in zip(times, times[1:]) if a - 5 <= joined <= b + 5]
-    after = [b - a for a, b in zip(times, times[1:]) if joined + 5 < a < joined + 400]
-    return max(near) - statistics.median(after) if near and len(after) >= 3 else None
-
-
 def step_at(times, at):
     """How long the decode step took that was running at `at`, in ms."""
-    return next((b - a for a, b in zip(times, times[1:]) if a <= at <= b), None)
+    return next(b - a for a, b in zip(times, times[1:]) if a <= at <= b)
+
+
+def pause_at(times, joined):
+    """The longest gap between tokens around `joined`, less the usual gap right after it, in ms."""
+    last = next(i for i, at in enumerate(times) if at > joined + 5)
+    gaps = [b - a for a, b in zip(times, times[1:])]
+    return max(gaps[last - 3 : last]) - statistics.median(gaps[last : last + 9])
 
 
 def main():
