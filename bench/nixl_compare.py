@@ -5,7 +5,7 @@ Needs: pip install nixl-cu12 numpy (no dependencies)
 
 Writes blocks of 1 MB from one process into the other's host memory, first over what UCX chooses
 within a host, then over TCP alone. Prints `name value` lines as tandem-transfer-bench does. Each
-figure is the better of two: one block at a time, and requests of 16 blocks; each the median of runs.
+figure is the better of two, each the median of some runs: one block at a time, requests of 16.
 """
 
 import multiprocessing

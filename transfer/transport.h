@@ -39,8 +39,9 @@ class Segment {
   virtual std::string descriptor() const = 0;
 };
 
-// A peer's segment as a sender sees it.
-class RemoteSegment {
+// A peer's segment as a sender sees it. Always owned by a shared_ptr: puts under way may outlive
+// their caller.
+class RemoteSegment : public std::enable_shared_from_this<RemoteSegment> {
  public:
   virtual ~RemoteSegment() = default;
   virtual size_t size() const = 0;
@@ -78,6 +79,8 @@ class Transport {
 
   virtual ~Transport() = default;
   virtual std::string_view name() const = 0;  // "ucx" | "tcp" | "local", "fault+tcp", ...
+  // What both ends must have in common: the name without decorators.
+  std::string_view protocol() const { return name().substr(name().rfind('+') + 1); }
   virtual Capabilities capabilities() const = 0;
   // What a peer's connect() needs. Opaque bytes.
   virtual std::string address() const = 0;

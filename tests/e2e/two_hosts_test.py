@@ -65,6 +65,34 @@ def answers_are_right_over_ucx():
     check_answers("ucx")
 
 
+def keep_spare_busy(two):
+    """Gives d1 an endless answer, so that the scheduler prefers d0; returns what ends it."""
+
+    def occupy():
+        stop, got = [], []
+        running = two.start(
+            [
+                lambda: two.complete(
+                    [1, 2, 3],
+                    max_tokens=600,
+                    ignore_eos=True,
+                    stream=True,
+                    on_frame=lambda answer: got.append(answer) or bool(stop),
+                )
+            ]
+        )
+        wait_until(lambda: got, 60, "a decode worker is busy")
+        return got[0].decision["decode"], lambda: (stop.append(1), two.finish(running, 60))
+
+    worker, end = occupy()
+    if worker == "d1":
+        return end
+    _, end_other = occupy()  # On d1, which is emptier now
+    end()
+    wait_until(lambda: two.running("d0") == 0, 30, "d0 is free again")
+    return end_other
+
+
 def check_cut(transport, spare, when):
     """Cuts host B off `when` ("transfer" or "decode"); `spare`: another decode worker lives on host
     A."""
@@ -77,19 +105,8 @@ def check_cut(transport, spare, when):
             tempfile.TemporaryDirectory() as directory,
             cluster(transport, cable, directory, decode=2 if spare else 1) as two,
         ):
-            if spare:  # Keep the spare busy, so that the scheduler prefers d0.
-                busy = two.start(
-                    [
-                        lambda: two.complete(
-                            [1, 2, 3],
-                            max_tokens=600,
-                            ignore_eos=True,
-                            stream=True,
-                            on_frame=lambda _: stop,
-                        )
-                    ]
-                )
-            stop, carried = False, cable.carried
+            busy = keep_spare_busy(two) if spare else None
+            carried = cable.carried
             got = []
             running = two.start(
                 [
@@ -119,8 +136,7 @@ def check_cut(transport, spare, when):
             equal(answer.token_ids, reference[: len(answer.token_ids)], "tokens")
             if spare:
                 equal(answer.verdict(), "full", f"with a living spare: {answer.errors}")
-                stop = True
-                two.finish(busy, 60)
+                busy()
             wait_until(lambda: "d0" not in two.ready_workers(), 5, "d0's absence is noticed")
             two.wait_idle(5)
             cable.mend()

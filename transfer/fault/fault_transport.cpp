@@ -134,8 +134,8 @@ class FaultChannel final : public Channel {
     if (dice_.hits(dice_.spec.drop)) return {};
     if (!source.empty() && dice_.hits(dice_.spec.corrupt)) source = spoil(source);
     if (!delays_) return inner_->put(segment, offset, source);
-    delays_->add([this, &segment, offset, source] {
-      if (!inner_->put(segment, offset, source).ok()) broken_ = true;
+    delays_->add([this, target = segment.shared_from_this(), offset, source] {
+      if (!inner_->put(*target, offset, source).ok()) broken_ = true;
     });
     return {};
   }

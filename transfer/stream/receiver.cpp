@@ -10,6 +10,7 @@ namespace tandem::transfer {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(50);
+constexpr size_t kOverMax = 256;
 constexpr auto kStopDeadline = std::chrono::seconds(1);
 
 }  // namespace
@@ -121,10 +122,8 @@ void ReceiverCore::finish(TransferId transfer, const Status& outcome) {
   totals_.exposed_seconds += to_seconds(now - incoming->sealed_at);
   incoming->state = Incoming::State::kDraining;
   incoming->fate = Incoming::Fate::kReuse;  // Every byte that it may write has landed
-  after.add([session = incoming->session,
-             body = EndMessage{transfer, incoming->grant.key}.encode()] {
-    static_cast<void>(session->send(link::FrameKind::kDone, body));  // Its loss shows at the sender
-  });
+  send(after, incoming->session, link::FrameKind::kDone,
+       EndMessage{transfer, incoming->grant.key}.encode());
   settle(after, incoming);
 }
 
@@ -141,6 +140,7 @@ void ReceiverCore::fail(Actions& after, const IncomingPtr& incoming, Status reas
   incoming->state = Incoming::State::kDraining;
   if (!streaming) {
     queue_.remove(incoming->transfer);
+    if (incoming->expected) remember_over(incoming->transfer);
     if (incoming->open) deny(after, incoming->session, incoming->transfer, std::move(reason));
     incoming_.erase(incoming->transfer);
     return;
@@ -148,10 +148,13 @@ void ReceiverCore::fail(Actions& after, const IncomingPtr& incoming, Status reas
   ++totals_.failures;
   forget_ready(*incoming);
   incoming->deadline = clock_.now() + config_.progress_deadline;
-  after.add([session = incoming->session,
-             body = RefusalMessage{incoming->transfer, std::move(reason)}.encode()] {
-    static_cast<void>(session->send(link::FrameKind::kAbort, body));  // Its loss shows in on_close
-  });
+  send(after, incoming->session, link::FrameKind::kAbort,
+       RefusalMessage{incoming->transfer, std::move(reason)}.encode());
+}
+
+void ReceiverCore::remember_over(TransferId transfer) {
+  over_.push_back(transfer);
+  if (over_.size() > kOverMax) over_.pop_front();
 }
 
 void ReceiverCore::forget_ready(const Incoming& incoming) {

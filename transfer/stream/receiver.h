@@ -9,6 +9,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "transfer/delivery_queue.h"
 #include "transfer/stream.h"
 #include "transfer/stream/actions.h"
 #include "transfer/stream/event_watch.h"
@@ -43,6 +44,10 @@ class ReceiverCore : public std::enable_shared_from_this<ReceiverCore> {
     Unit unit;
   };
 
+  // Queues a frame; frames leave in the order in which they were queued.
+  void send(Actions& after, const link::SessionPtr& session, link::FrameKind kind,
+            std::string body);
+
   // receiver_grant.cpp: from the announcement to the grant. Requires of all: the mutex is held.
   void on_open(Actions& after, const link::SessionPtr& session, OpenMessage open);
   void match(Actions& after, const IncomingPtr& incoming);
@@ -66,6 +71,7 @@ class ReceiverCore : public std::enable_shared_from_this<ReceiverCore> {
   // receiver.cpp: how transfers end, and time.
   void fail(Actions& after, const IncomingPtr& incoming, Status reason, bool tell_user = true);
   void forget_ready(const Incoming& incoming);
+  void remember_over(TransferId transfer);
   void settle(Actions& after, const IncomingPtr& incoming);
   void on_end_frame(Actions& after, const link::SessionPtr& session, link::FrameKind kind,
                     std::string_view body);
@@ -94,6 +100,10 @@ class ReceiverCore : public std::enable_shared_from_this<ReceiverCore> {
   std::map<std::pair<const link::Session*, const Transport*>, std::shared_ptr<Channel>>
       credit_channels_;
   TransferTotals totals_;
+  std::deque<TransferId>
+      over_;  // The last ones that ended before a grant: a late OPEN is refused at once
+
+  DeliveryQueue frames_;  // Own lock
 
   // Used on the io_context thread only.
   boost::asio::steady_timer timer_;

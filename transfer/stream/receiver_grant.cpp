@@ -2,6 +2,8 @@
 // space.
 #include <sodium/utils.h>
 
+#include <algorithm>
+
 #include "common/log.h"
 #include "transfer/stream/receiver.h"
 
@@ -51,6 +53,10 @@ void ReceiverCore::on_open(Actions& after, const link::SessionPtr& session, Open
   if (incoming && (incoming->open || incoming->state != Incoming::State::kWaiting)) {
     return deny(after, session, open.transfer,
                 Status(ErrorCode::kFailedPrecondition, "this transfer is open already"));
+  }
+  if (!incoming && std::find(over_.begin(), over_.end(), open.transfer) != over_.end()) {
+    return deny(after, session, open.transfer,
+                Status(ErrorCode::kCancelled, "this transfer is over"));
   }
   if (!incoming) {
     if (incoming_.size() >= size_t(config_.streams_max)) {
@@ -113,7 +119,7 @@ Transport* ReceiverCore::choose_transport(const OpenMessage& open, std::string& 
   for (Transport* transport : transports_) {
     if (!pool_.offers(*transport)) continue;
     for (const Offer& offer : open.offers) {
-      if (offer.transport != transport->name()) continue;
+      if (offer.transport != transport->protocol()) continue;
       if (same_host(open.process) || transport->capabilities().between_hosts) {
         address = offer.address;
         return transport;
@@ -133,9 +139,16 @@ void ReceiverCore::deny(Actions& after, const link::SessionPtr& session, Transfe
   ++totals_.failures;
   log_warn("event=transfer_denied transfer={:x} reason={}", transfer.value,
            tandem::quoted(reason.to_string()));
-  after.add([session, body = RefusalMessage{transfer, std::move(reason)}.encode()] {
-    static_cast<void>(session->send(link::FrameKind::kDenied, body));  // Its loss shows in on_close
+  send(after, session, link::FrameKind::kDenied,
+       RefusalMessage{transfer, std::move(reason)}.encode());
+}
+
+void ReceiverCore::send(Actions& after, const link::SessionPtr& session, link::FrameKind kind,
+                        std::string body) {
+  frames_.add([session, kind, text = std::move(body)] {
+    static_cast<void>(session->send(kind, text));  // Its loss shows in on_close
   });
+  after.add([self = shared_from_this()] { self->frames_.deliver(); });
 }
 
 void ReceiverCore::grant_waiting(Actions& after) {
@@ -159,15 +172,16 @@ void ReceiverCore::grant(Actions& after, const IncomingPtr& incoming) {
   GrantedMessage granted{incoming->transfer,
                          incoming->grant.key,
                          layout_digest_,
-                         std::string(transport->name()),
+                         std::string(transport->protocol()),
                          transport->address(),
                          incoming->grant.descriptor,
                          incoming->grant.memory.size()};
-  after.add(
-      [self = shared_from_this(), incoming, transport, sender_address, body = granted.encode()] {
-        self->open_credit_channel(incoming, *transport, sender_address);
-        static_cast<void>(incoming->session->send(link::FrameKind::kGranted, body));
-      });
+  frames_.add([self = shared_from_this(), incoming, session = incoming->session, transport,
+               sender_address, body = granted.encode()] {
+    self->open_credit_channel(incoming, *transport, sender_address);
+    static_cast<void>(session->send(link::FrameKind::kGranted, body));
+  });
+  after.add([self = shared_from_this()] { self->frames_.deliver(); });
   if (incoming->events.on_granted) after.add(incoming->events.on_granted);
 }
 

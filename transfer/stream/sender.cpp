@@ -174,19 +174,42 @@ void SenderCore::end(Actions& after, const OutgoingPtr& stream, Status outcome) 
   stream->state = Outgoing::State::kEnded;
   streams_.erase(stream->request.transfer);
   stream->pending.clear();
+  // Rows may be forgotten after the event: a closed channel reads none, whoever broke it.
+  if (stream->path && stream->path->broken) {
+    after.add([channel = stream->path->channel] { channel->close(); });
+  }
   const TimePoint now = clock_.now();
   if (outcome.ok()) {
     ++totals_.transfers_done;
     if (stream->first_put != TimePoint{}) totals_.seconds += to_seconds(now - stream->first_put);
     totals_.exposed_seconds += to_seconds(now - stream->sealed_at);
-    if (stream->events.on_done) after.add(stream->events.on_done);
+    if (stream->events.on_done) add_terminal_event(after, stream->events.on_done);
   } else {
     ++totals_.failures;
     if (stream->events.on_failed) {
-      after.add([event = stream->events.on_failed, outcome] { event(outcome); });
+      add_terminal_event(after, [event = stream->events.on_failed, outcome] { event(outcome); });
     }
   }
+  release_path(stream);
   ended_.notify_all();
+}
+
+void SenderCore::add_terminal_event(Actions& after, std::function<void()> event) {
+  ++events_running_;
+  after.add([self = shared_from_this(), run = std::move(event)] {
+    run();
+    const std::lock_guard lock(self->mutex_);
+    --self->events_running_;
+    self->ended_.notify_all();
+  });
+}
+
+// The user may keep an ended stream for longer than the transport lives. Safe to call at any time.
+void SenderCore::release_path(const OutgoingPtr& stream) {
+  if (stream->state != Outgoing::State::kEnded || stream->pumping || stream->notifications > 0)
+    return;
+  stream->segment.reset();
+  stream->path.reset();
 }
 
 // Whoever uses the path ends; its pending notifications report, so that aborting streams settle.
@@ -279,7 +302,8 @@ void SenderCore::stop() {
   }
   const auto wait_for_quiet = [this] {
     std::unique_lock lock(mutex_);
-    return ended_.wait_for(lock, kStopDeadline, [this] { return streams_.empty(); });
+    return ended_.wait_for(lock, kStopDeadline,
+                           [this] { return streams_.empty() && events_running_ == 0; });
   };
   if (!wait_for_quiet()) {
     {

@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "common/unique_fd.h"
+#include "transfer/delivery_queue.h"
 #include "transfer/stream/actions.h"
 #include "transfer/stream/busy_polling.h"
 #include "transfer/stream/outgoing.h"
@@ -52,8 +53,8 @@ class SenderCore : public std::enable_shared_from_this<SenderCore> {
                                                 std::shared_ptr<Path>& path);
   void send_open(Actions& after, const OutgoingPtr& stream);
   void send_seal(Actions& after, const OutgoingPtr& stream);
-  static void send(Actions& after, const link::SessionPtr& session, link::FrameKind kind,
-                   std::string body);
+  void send(Actions& after, const link::SessionPtr& session, link::FrameKind kind,
+            std::string body);
   OutgoingPtr find(const std::shared_ptr<PeerLink>& peer, TransferId transfer) const;
 
   // sender_pump.cpp: moving units. The mutex is not held.
@@ -74,6 +75,8 @@ class SenderCore : public std::enable_shared_from_this<SenderCore> {
   void abort_stream(Actions& after, const OutgoingPtr& stream, Status reason, bool tell_peer);
   void settle(Actions& after, const OutgoingPtr& stream);
   void end(Actions& after, const OutgoingPtr& stream, Status outcome);
+  void add_terminal_event(Actions& after, std::function<void()> event);
+  static void release_path(const OutgoingPtr& stream);
   void break_path(Actions& after, const std::shared_ptr<Path>& path, const Status& reason);
   void check_deadlines(Actions& after, const OutgoingPtr& stream, TimePoint now);
   std::vector<OutgoingPtr> all_streams() const;
@@ -98,8 +101,10 @@ class SenderCore : public std::enable_shared_from_this<SenderCore> {
   std::map<std::string, std::shared_ptr<PeerLink>> peers_;  // By listen address
   std::unordered_map<TransferId, OutgoingPtr> streams_;
   std::vector<OutgoingPtr> runnable_;
+  int events_running_ = 0;  // Terminal events that stop() waits for
   TransferTotals totals_;
 
+  DeliveryQueue frames_;  // Own lock: frames leave in the order in which they were queued
   boost::asio::steady_timer timer_;  // The io_context thread only
   BusyPolling polled_;               // progress(), by the engine thread
   UniqueFd wake_;

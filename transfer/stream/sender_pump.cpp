@@ -164,13 +164,15 @@ void SenderCore::pump(const OutgoingPtr& stream) {
     stream->moved = clock_.now();
   }
   stream->pumping = false;
+  const std::shared_ptr<Path> path = stream->path;  // An ended stream lets go of it
   if (!status.ok()) {
     if (stream->state == Outgoing::State::kStreaming) abort_stream(after, stream, status, true);
-    break_path(after, stream->path, status);
+    break_path(after, path, status);
   }
   if (stream->done_received && stream->state == Outgoing::State::kStreaming)
     end(after, stream, Status());
   settle(after, stream);
+  release_path(stream);
 }
 
 // Copies and checksums in blocks: each is read from memory once, by the copy, which writes
@@ -210,12 +212,14 @@ void SenderCore::on_announced(const OutgoingPtr& stream, const Status& status) {
   const std::lock_guard lock(mutex_);
   --stream->notifications;
   stream->moved = clock_.now();
+  const std::shared_ptr<Path> path = stream->path;  // An ended stream lets go of it
   if (!status.ok()) {
     stream->unclean = stream->unclean || !stream->segment->put_is_copy();
     if (stream->state == Outgoing::State::kStreaming) abort_stream(after, stream, status, true);
-    break_path(after, stream->path, status);
+    break_path(after, path, status);
   }
   settle(after, stream);
+  release_path(stream);
 }
 
 void SenderCore::mark_runnable(const OutgoingPtr& stream) {

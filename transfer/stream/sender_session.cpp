@@ -27,9 +27,10 @@ std::string host_of(const std::string& listen) {
 void SenderCore::send(Actions& after, const link::SessionPtr& session, link::FrameKind kind,
                       std::string body) {
   if (!session) return;
-  after.add([session, kind, text = std::move(body)] {
+  frames_.add([session, kind, text = std::move(body)] {
     static_cast<void>(session->send(kind, text));  // Its loss shows when the session closes
   });
+  after.add([self = shared_from_this()] { self->frames_.deliver(); });
 }
 
 OutgoingPtr SenderCore::find(const std::shared_ptr<PeerLink>& peer, TransferId transfer) const {
@@ -115,7 +116,7 @@ void SenderCore::send_open(Actions& after, const OutgoingPtr& stream) {
   open.deadline_ms = std::chrono::duration_cast<Milliseconds>(stream->request.deadline).count();
   open.process = process_;
   for (Transport* transport : transports_) {
-    open.offers.push_back({std::string(transport->name()), transport->address()});
+    open.offers.push_back({std::string(transport->protocol()), transport->address()});
   }
   stream->state = Outgoing::State::kOpening;
   stream->moved = clock_.now();
@@ -238,7 +239,7 @@ Result<std::shared_ptr<RemoteSegment>> SenderCore::attach(const OutgoingPtr& str
                                                           std::shared_ptr<Path>& path) {
   const auto known = std::find_if(
       transports_.begin(), transports_.end(),
-      [&](const Transport* candidate) { return candidate->name() == granted.transport; });
+      [&](const Transport* candidate) { return candidate->protocol() == granted.transport; });
   if (known == transports_.end()) {
     return Status(ErrorCode::kInvalidArgument, "granted over a transport that was not offered");
   }

@@ -5,6 +5,8 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address.hpp>
+#include <boost/asio/post.hpp>
+#include <future>
 #include <thread>
 
 #include "common/random.h"
@@ -16,6 +18,8 @@ namespace tandem::transfer {
 namespace {
 
 namespace asio = boost::asio;
+
+constexpr auto kHandlerDeadline = std::chrono::seconds(1);
 
 class TcpSegment final : public Segment {
  public:
@@ -81,6 +85,11 @@ class TcpTransport final : public Transport {
 
   void set_message_handler(MessageHandler handler) override {
     inbound_.set_message_handler(std::move(handler));
+    if (!thread_.joinable() || std::this_thread::get_id() == thread_.get_id()) return;
+    // The earlier handler may be running: what it refers to can go once this returns.
+    const auto ended = std::make_shared<std::promise<void>>();
+    asio::post(io_, [ended] { ended->set_value(); });
+    ended->get_future().wait_for(kHandlerDeadline);
   }
   bool progress() override { return false; }
   int event_fd() const override { return -1; }

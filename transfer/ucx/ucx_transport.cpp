@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -65,6 +66,17 @@ class UcxSegment final : public Segment {
   std::string descriptor_;
 };
 
+// Does UCX_TLS, the user's own choice of lanes, leave shared memory in the game?
+bool shared_memory_wanted() {
+  const char* lanes = std::getenv("UCX_TLS");
+  if (lanes == nullptr) return true;
+  const std::string_view names(lanes);
+  for (const char* name : {"all", "posix", "sysv", "sm", "mm", "shm", "xpmem"}) {
+    if (names.find(name) != names.npos) return true;
+  }
+  return false;
+}
+
 class UcxTransport final : public Transport {
  public:
   explicit UcxTransport(std::shared_ptr<UcxCore> core) : core_(std::move(core)) {
@@ -99,7 +111,7 @@ class UcxTransport final : public Transport {
     auto segment = std::make_unique<UcxSegment>(core_, handle);
     TANDEM_RETURN_IF_ERROR(segment->start());
     const std::string backing = backing_of(segment->memory().data());
-    if (backing.empty()) {  // No peer could map it
+    if (backing.empty() && shared_memory_wanted()) {  // No peer could map it
       return Status(ErrorCode::kResourceExhausted, "UCX found no shared memory for landing");
     }
     if (backing.starts_with("/dev/shm")) TANDEM_RETURN_IF_ERROR(shm_room);

@@ -268,10 +268,8 @@ Pair::Pair(const std::string& name, const KvLayout& shape, const Config& setting
     : layout(shape), config(settings) {
   auto transport = make_test_transport(name);
   if (!transport) return;
-  // Names must agree; a share of nothing leaves the receiver's faults out.
-  const size_t plus = name.find('+');
-  decode.emplace(config, layout,
-                 make_test_transport(plus == name.npos ? name : "seed=0" + name.substr(plus)));
+  // Faults are the sender's: it is its puts that go wrong.
+  decode.emplace(config, layout, make_test_transport(name.substr(name.rfind('+') + 1)));
   prefill.emplace(config, layout, std::move(transport));
 }
 

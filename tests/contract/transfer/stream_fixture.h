@@ -139,7 +139,7 @@ class PrefillSide {
 
 // Both, and the way of a whole transfer.
 struct Pair {
-  // `decode_faults`: no; `name`: as for make_test_transport(), faults are the sender's.
+  // `name`: as for make_test_transport().
   Pair(const std::string& name, const KvLayout& layout, const Config& config);
   bool usable() const { return prefill.has_value(); }
 

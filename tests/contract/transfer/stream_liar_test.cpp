@@ -92,6 +92,7 @@ struct LyingSender {
     dial();
   }
   ~LyingSender() {
+    if (channel) channel->close();  // Its thread may still read the rows
     if (frames && frames->opened()) frames->opened()->close(Status(ErrorCode::kCancelled, "end"));
     io.stop();
   }

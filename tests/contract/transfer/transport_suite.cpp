@@ -11,7 +11,8 @@ std::unique_ptr<Transport> make_test_transport(const std::string& name) {
   if (const size_t plus = name.find('+'); plus != name.npos) {
     const auto spec = FaultSpec::parse(name.substr(0, plus));
     REQUIRE_MESSAGE(spec.ok(), spec.status().to_string());
-    return make_fault_transport(make_test_transport(name.substr(plus + 1)), *spec);
+    auto inner = make_test_transport(name.substr(plus + 1));
+    return inner ? make_fault_transport(std::move(inner), *spec) : nullptr;
   }
   if (name == "local") return make_local_transport();
   auto transport = make_transport(name, Config{});
