@@ -172,7 +172,12 @@ void SenderCore::settle(Actions& after, const OutgoingPtr& stream) {
 void SenderCore::end(Actions& after, const OutgoingPtr& stream, Status outcome) {
   if (stream->state == Outgoing::State::kEnded) return;
   stream->state = Outgoing::State::kEnded;
-  streams_.erase(stream->request.transfer);
+  // `stream` may be the map's own pointer: the entry lives until all who use it have returned.
+  const auto entry = streams_.find(stream->request.transfer);
+  if (entry != streams_.end()) {
+    using Node = decltype(streams_)::node_type;
+    after.add([node = std::make_shared<Node>(streams_.extract(entry))] {});
+  }
   stream->pending.clear();
   // Rows may be forgotten after the event: a closed channel reads none, whoever broke it.
   if (stream->path && stream->path->broken) {
