@@ -145,10 +145,10 @@ struct LyingSender {
     made.first = uint32_t(first);
     made.count = uint32_t(count);
     made.bytes = uint32_t(count) * kRow;
-    rows.assign(made.bytes, std::byte(0x77));
-    made.crc = crc32c(rows);
+    const auto bytes = std::span(rows).first(made.bytes);
+    made.crc = crc32c(bytes);
     if (made.offset + made.bytes <= granted.bytes) {
-      CHECK(channel->put(*segment, made.offset, rows).ok());
+      CHECK(channel->put(*segment, made.offset, bytes).ok());
     }
     return made;
   }
@@ -175,9 +175,10 @@ struct LyingSender {
   TransferId id;
   std::shared_ptr<Outcome> in;
   GrantedMessage granted;
-  std::unique_ptr<Channel> channel;
+  const std::vector<std::byte> rows = std::vector<std::byte>(kTokens * kRow, std::byte(0x77));
+  std::unique_ptr<Channel> channel;  // Reads the rows
+
   std::shared_ptr<RemoteSegment> segment;
-  std::vector<std::byte> rows;
 };
 
 }  // namespace
