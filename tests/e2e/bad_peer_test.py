@@ -162,9 +162,12 @@ def check_refused(reason_words, **more):
     """d1 differs from the others: it is refused, /v1/workers says why, and the rest serves."""
     cluster = Cluster(decode=2, **more)
     try:
-        for process in cluster.processes.values():
-            process.start()
+        # The first worker that joins says what the cluster serves: d1 comes last.
+        for name, process in cluster.processes.items():
+            if name != "d1":
+                process.start()
         cluster.wait_ready(workers=["p0", "d0"])
+        cluster["d1"].start()
         address = cluster.address["d1"]
 
         def reason():
