@@ -175,7 +175,7 @@ void Dispatcher::decide(const scheduler::Decision& decision) {
   const auto it = attempts_.find(TransferId{decision.ticket});
   if (it == attempts_.end()) {
     // It was given up between the scheduler's decision and now: only its share is left.
-    if (decision.path != Path::kRefuse) scheduler_->finished(decision.ticket);
+    if (decision.path != Path::kRefuse) scheduler_->finished(decision.ticket, -1);
     return;
   }
   Attempt& attempt = *it->second;
@@ -460,7 +460,7 @@ void Dispatcher::end(TransferId transfer, std::string_view outcome) {
   if (it == attempts_.end()) return;
   parts_.timeline.attempt_ended(it->second->spec.timeline, transfer, outcome);
   if (it->second->dispatched)
-    scheduler_->finished(ticket_of(transfer));
+    scheduler_->finished(ticket_of(transfer), -1);
   else
     scheduler_->withdraw(ticket_of(transfer));
   attempts_.erase(it);

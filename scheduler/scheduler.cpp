@@ -65,7 +65,7 @@ class FirstPolicy final : public Scheduler {
   std::vector<Decision> poll(TimePoint now) override;
   TimePoint next_wakeup() const override;
   void prefill_finished(Ticket ticket) override;
-  void finished(Ticket ticket) override;
+  void finished(Ticket ticket, int output_tokens) override;
   int queued() const override { return static_cast<int>(queue_.size()); }
   int dispatched() const override { return static_cast<int>(dispatched_.size()); }
 
@@ -352,7 +352,7 @@ void FirstPolicy::prefill_finished(Ticket ticket) {
   if (const auto it = dispatched_.find(ticket); it != dispatched_.end()) end_prompt(it->second);
 }
 
-void FirstPolicy::finished(Ticket ticket) {
+void FirstPolicy::finished(Ticket ticket, int /*output_tokens*/) {
   const auto it = dispatched_.find(ticket);
   TANDEM_CHECK(it != dispatched_.end(), "finished() for a ticket that is not dispatched");
   end_prompt(it->second);

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,8 +37,33 @@ struct WorkerState {
   int64_t kv_tokens_used = 0;      // Joined sequences
   int64_t kv_tokens_reserved = 0;  // Promised on the worker, by any router
   int64_t prefill_backlog_tokens = 0;
-  double decode_step_ms = 0;
-  double prefill_us_per_token = 0;
+  double decode_step_ms = 0;        // Smoothed; 0 before the first
+  double prefill_us_per_token = 0;  // Smoothed; 0 before the first
+};
+
+// What a worker measured of one step, for the cost model. Values that are not finite, negative or
+// beyond an hour are dropped and counted.
+struct StepSample {
+  int prompt_first = 0;       // Position of the first prompt token of the step
+  int prompt_tokens = 0;      // 0: a pure decode step
+  int sequences = 0;          // Decoding; 0: a pure prefill chunk
+  int64_t context_tokens = 0; // Sum over the decoding sequences
+  double ms = 0;
+};
+
+// A worker keeps (or has dropped) the KV of a prompt block. `hash` is the chained hash that
+// Request::blocks uses.
+struct CacheEvent {
+  uint64_t hash = 0;
+  bool stored = true;
+};
+
+// A worker shall change its role. The caller drains it, has it switch, and reports the new role
+// with worker_updated(); until then no other move is asked for.
+struct RoleMove {
+  WorkerIndex worker = -1;
+  Role to = Role::kDecode;
+  std::string reason;
 };
 
 struct Request {
@@ -47,6 +73,11 @@ struct Request {
   int choices = 1;
   std::string tenant;
   int priority = 0;                // Lower first
+  Duration ttft_slo{};             // Zero: the configuration's
+  Duration tpot_slo{};
+  bool refuse_on_miss = false;      // The client asked for a refusal rather than a late answer
+  std::vector<uint64_t> blocks;    // Chained hashes of the prompt's full blocks; empty: unknown
+  uint64_t session = 0;            // Turns of one conversation; 0: none
   TimePoint deadline{};            // Zero: none of its own; the queue deadline always holds
   bool prefill_only = false;       // max_tokens is 1: no decode leg
   std::vector<WorkerIndex> avoid;  // Workers that have just failed this request
@@ -64,7 +95,16 @@ struct Decision {
   ErrorCode code = ErrorCode::kOk;  // kRefuse: kResourceExhausted, kUnavailable, kDeadlineExceeded;
                                     // kInvalidArgument: never
   double retry_after_seconds = 0;   // kRefuse: computed from backlog and service rates, 1 to 60
-  double predicted_ttft_ms = 0;
+  double predicted_ttft_ms = 0;        // From submit(); median
+  double predicted_ttft_bound_ms = 0;  // 90% of the requests are expected to be faster
+  double predicted_tpot_ms = 0;
+};
+
+// How many workers of each role the load of the last minutes needs. For autoscalers.
+struct Recommendation {
+  int prefill = 0;
+  int decode = 0;
+  std::string reason;
 };
 
 class Scheduler {
@@ -75,6 +115,10 @@ class Scheduler {
   virtual void worker_updated(WorkerIndex worker, const WorkerState& state) = 0;
   // Its requests are the caller's to finish() or to submit() again.
   virtual void worker_left(WorkerIndex worker) = 0;
+
+  // What workers measured and what their caches hold; both optional.
+  virtual void observe(WorkerIndex, const StepSample&) {}
+  virtual void cache_changed(WorkerIndex, std::span<const CacheEvent>) {}
 
   // Queues a request. Its decision comes from the next poll() or a later one.
   virtual void submit(Ticket ticket, const Request& request, TimePoint now) = 0;
@@ -87,8 +131,17 @@ class Scheduler {
 
   // The prompt of a dispatched request is computed: its prefill share is free again.
   virtual void prefill_finished(Ticket ticket) = 0;
-  // A dispatched request ended, however. Its whole share is free again.
-  virtual void finished(Ticket ticket) = 0;
+  // The client has its first token: the prediction can be compared with it.
+  virtual void first_token(Ticket, TimePoint) {}
+  // A dispatched request ended, however. Its whole share is free again. `output_tokens` per choice
+  // teaches the predictor of output lengths; negative: unknown (cancelled, failed).
+  virtual void finished(Ticket ticket, int output_tokens) = 0;
+
+  // Role changes to carry out, at most one in progress at a time. Called about once a second.
+  virtual std::vector<RoleMove> role_moves(TimePoint) { return {}; }
+  // The worker of the last move could not switch.
+  virtual void role_move_failed(WorkerIndex, TimePoint) {}
+  virtual Recommendation recommendation() const { return {}; }
 
   virtual int queued() const = 0;
   virtual int dispatched() const = 0;

@@ -127,7 +127,7 @@ TEST_CASE("a request waits until a decode worker can promise its KV, and goes wh
   CHECK(bench.decide(request(1000, 500)).path == Path::kRemote);
   CHECK(bench.waits(request(400, 200)));
   CHECK(bench.scheduler->queued() == 1);
-  bench.scheduler->finished(1);
+  bench.scheduler->finished(1, -1);
   const auto decisions = bench.scheduler->poll(bench.clock.now());
   REQUIRE(decisions.size() == 1);
   CHECK(decisions[0].ticket == 2);
@@ -140,7 +140,7 @@ TEST_CASE("every choice takes a slot and its own KV, capped to the context") {
   bench.scheduler->worker_joined(1, decode_worker(4, 1 << 20));
   CHECK(bench.decide(request(10, 10, 3)).path == Path::kRemote);
   CHECK(bench.waits(request(10, 10, 2)));
-  bench.scheduler->finished(1);
+  bench.scheduler->finished(1, -1);
   CHECK(bench.scheduler->poll(bench.clock.now()).size() == 1);
 
   Bench capped;
@@ -156,7 +156,7 @@ TEST_CASE("a small request does not overtake a large one that waits") {
   CHECK(bench.decide(request(3000, 500)).path == Path::kRemote);
   CHECK(bench.waits(request(3000, 500)));
   CHECK(bench.waits(request(10, 10)));
-  bench.scheduler->finished(1);
+  bench.scheduler->finished(1, -1);
   const auto decisions = bench.scheduler->poll(bench.clock.now());
   REQUIRE(decisions.size() == 2);
   CHECK(decisions[0].ticket == 2);
@@ -172,7 +172,7 @@ TEST_CASE("a lower priority value goes first") {
   Request urgent = request(10);
   urgent.priority = -1;
   CHECK(bench.waits(urgent));
-  bench.scheduler->finished(1);
+  bench.scheduler->finished(1, -1);
   CHECK(bench.scheduler->poll(bench.clock.now()).at(0).ticket == 3);
 }
 
@@ -195,7 +195,7 @@ TEST_CASE("a computed prompt frees its prefill share but keeps its decode share"
   bench.scheduler->prefill_finished(1);
   bench.scheduler->prefill_finished(1);
   CHECK(bench.waits(request(1000)));
-  bench.scheduler->finished(1);
+  bench.scheduler->finished(1, -1);
   const auto decisions = bench.scheduler->poll(bench.clock.now());
   REQUIRE(decisions.size() == 1);
   CHECK(decisions[0].predicted_ttft_ms == doctest::Approx(100));
@@ -230,7 +230,7 @@ TEST_CASE("one token needs no decode worker") {
   const Decision decision = bench.decide(one);
   CHECK(decision.path == Path::kPrefillOnly);
   CHECK(decision.decode == -1);
-  bench.scheduler->finished(1);
+  bench.scheduler->finished(1, -1);
 }
 
 TEST_CASE("without any worker the answer is unavailable at once") {
@@ -322,7 +322,7 @@ TEST_CASE("a withdrawn request gets no decision") {
   CHECK(bench.decide(request(10)).path == Path::kRemote);
   CHECK(bench.waits(request(10)));
   bench.scheduler->withdraw(2);
-  bench.scheduler->finished(1);
+  bench.scheduler->finished(1, -1);
   CHECK(bench.scheduler->poll(bench.clock.now()).empty());
   CHECK(bench.scheduler->queued() == 0);
   CHECK(bench.scheduler->dispatched() == 0);
@@ -354,9 +354,9 @@ TEST_CASE("shares of a worker that left do not weigh on its successor at the sam
   bench.scheduler->worker_left(1);
   bench.scheduler->worker_joined(1, decode_worker(1));
   CHECK(bench.decide(request(100)).decode == 1);
-  bench.scheduler->finished(1);
+  bench.scheduler->finished(1, -1);
   CHECK(bench.waits(request(100)));
-  bench.scheduler->finished(2);
+  bench.scheduler->finished(2, -1);
   CHECK(bench.scheduler->poll(bench.clock.now()).size() == 1);
 }
 

@@ -135,7 +135,7 @@ class History {
   void finish() {
     if (dispatched_.empty()) return;
     auto it = std::next(dispatched_.begin(), pick(static_cast<int>(dispatched_.size())));
-    scheduler_->finished(it->first);
+    scheduler_->finished(it->first, -1);
     dispatched_.erase(it);
   }
   void finish_prefill() {
@@ -237,7 +237,7 @@ TEST_CASE("a decision among 1,000 workers is cheap") {
     REQUIRE(decisions.size() == 1);
     REQUIRE(decisions[0].path == Path::kRemote);
     micros.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
-    if (ticket > 2000) scheduler->finished(ticket - 2000);
+    if (ticket > 2000) scheduler->finished(ticket - 2000, -1);
   }
   std::sort(micros.begin(), micros.end());
   MESSAGE("decision cost, 1,000 workers: p50 " << micros[micros.size() / 2] << " us, p99 "
