@@ -10,12 +10,14 @@ std::string_view role_name(Role role) {
       return "decode";
     case Role::kCoupled:
       return "coupled";
+    case Role::kPartitioned:
+      return "partitioned";
   }
   return "unknown";
 }
 
 bool role_from_name(std::string_view name, Role& role) {
-  for (Role candidate : {Role::kPrefill, Role::kDecode, Role::kCoupled}) {
+  for (Role candidate : {Role::kPrefill, Role::kDecode, Role::kCoupled, Role::kPartitioned}) {
     if (role_name(candidate) != name) continue;
     role = candidate;
     return true;

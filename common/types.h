@@ -29,13 +29,17 @@ using SeqId = StrongId<struct SeqIdTag, int32_t>;
 using Epoch = StrongId<struct EpochTag, uint64_t>;
 
 // What a worker does now. See docs/architecture.md.
-enum class Role : uint8_t { kPrefill, kDecode, kCoupled };
+// kCoupled: one context, prompt chunks between decode steps. kPartitioned: one copy of the weights,
+// a prefill and a decode context side by side.
+enum class Role : uint8_t { kPrefill, kDecode, kCoupled, kPartitioned };
 std::string_view role_name(Role role);
 bool role_from_name(std::string_view name, Role& role);
 
 // Does a worker of this role run prompts for others; does it generate tokens?
-constexpr bool serves_prefill(Role role) { return role == Role::kPrefill; }
-constexpr bool serves_decode(Role role) { return role == Role::kDecode || role == Role::kCoupled; }
+constexpr bool serves_prefill(Role role) {
+  return role == Role::kPrefill || role == Role::kPartitioned;
+}
+constexpr bool serves_decode(Role role) { return role != Role::kPrefill; }
 
 }  // namespace tandem
 

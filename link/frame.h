@@ -11,7 +11,7 @@
 
 namespace tandem::link {
 
-inline constexpr int kProtocolVersion = 1;
+inline constexpr int kProtocolVersion = 2;
 
 enum class FrameKind : uint8_t {
   // Handshake and liveness: session.h handles these itself.

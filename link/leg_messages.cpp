@@ -85,7 +85,8 @@ json leg_json(const Leg& leg) {
           {"seeds", pack_numbers<uint64_t>(leg.seeds)},
           {"sampling", sampling_json(leg.sampling)},
           {"max_tokens", leg.max_tokens},
-          {"deadline_ms", leg.deadline_ms}};
+          {"deadline_ms", leg.deadline_ms},
+          {"tpot_slo_us", leg.tpot_slo_us}};
 }
 
 Status read_leg(const json& object, Leg& leg) {
@@ -98,6 +99,7 @@ Status read_leg(const json& object, Leg& leg) {
   fields.numbers("seeds", leg.seeds, 1, kChoicesMax);
   fields.number("max_tokens", leg.max_tokens, 1, kCountMax);
   fields.number("deadline_ms", leg.deadline_ms, 0, kDeadlineMaxMs);
+  fields.number("tpot_slo_us", leg.tpot_slo_us, 0, kDeadlineMaxMs * 1000);
   if (const json* sampling = fields.map("sampling")) {
     if (Status status = read_sampling(*sampling, leg.sampling); !status.ok()) return status;
   }

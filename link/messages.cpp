@@ -18,12 +18,39 @@ constexpr size_t kCountersMax = 4096;
 constexpr int64_t kSlotsMax = 1 << 20;
 constexpr int64_t kTokensMax = 1ll << 48;
 constexpr double kRealMax = 1e18;
+constexpr int64_t kPositionMax = 1ll << 30;
+constexpr double kStepMsMax = 3.6e6;  // An hour
 
 void read_role(Fields& fields, Role& role) {
   std::string name;
   fields.text("role", name, kNameBytesMax);
   if (fields.status().ok() && !role_from_name(name, role))
     fields.fail("unknown role '" + name + "'");
+}
+
+json samples_json(const std::vector<StepSample>& samples) {
+  json out = json::array();
+  for (size_t i = 0; i < std::min(samples.size(), kSamplesMax); ++i) {
+    const StepSample& sample = samples[i];
+    out.push_back({sample.prompt_first, sample.prompt_tokens, sample.sequences,
+                   sample.context_tokens, sample.ms});
+  }
+  return out;
+}
+
+// [prompt_first, prompt_tokens, sequences, context_tokens, ms] each.
+bool read_sample(const json& entry, StepSample& sample) {
+  if (!entry.is_array() || entry.size() != 5 || !entry[4].is_number()) return false;
+  int64_t values[4] = {};
+  for (size_t i = 0; i < 4; ++i) {
+    if (!entry[i].is_number_unsigned()) return false;
+    const auto value = entry[i].get<uint64_t>();
+    if (value > uint64_t(i == 3 ? kTokensMax : kPositionMax)) return false;
+    values[i] = static_cast<int64_t>(value);
+  }
+  sample = {static_cast<int>(values[0]), static_cast<int>(values[1]), static_cast<int>(values[2]),
+            values[3], entry[4].get<double>()};
+  return sample.ms >= 0 && sample.ms <= kStepMsMax;  // NaN is neither
 }
 
 }  // namespace
@@ -92,6 +119,9 @@ Result<Hello> Hello::decode(std::string_view body) {
 std::string Load::encode() const {
   return pack({{"role", role_name(role)},
                {"draining", draining},
+               {"switching_to", switching_to},
+               {"role_error", std::string_view(role_error).substr(0, kReasonBytesMax)},
+               {"slots", slots},
                {"slots_free", slots_free},
                {"running", running},
                {"waiting", waiting},
@@ -102,6 +132,7 @@ std::string Load::encode() const {
                {"backlog", prefill_backlog_tokens},
                {"step_ms", decode_step_ms},
                {"us_per_token", prefill_us_per_token},
+               {"samples", samples_json(samples)},
                {"counters", counters}});
 }
 
@@ -110,6 +141,9 @@ Result<Load> Load::decode(std::string_view body) {
   Fields fields(body);
   read_role(fields, load.role);
   fields.flag("draining", load.draining);
+  fields.text("switching_to", load.switching_to, kNameBytesMax);
+  fields.text("role_error", load.role_error, kReasonBytesMax);
+  fields.number("slots", load.slots, 0, kSlotsMax);
   fields.number("slots_free", load.slots_free, 0, kSlotsMax);
   fields.number("running", load.running, 0, kSlotsMax);
   fields.number("waiting", load.waiting, 0, kSlotsMax);
@@ -120,6 +154,16 @@ Result<Load> Load::decode(std::string_view body) {
   fields.number("backlog", load.prefill_backlog_tokens, 0, kTokensMax);
   fields.real("step_ms", load.decode_step_ms, 0, kRealMax);
   fields.real("us_per_token", load.prefill_us_per_token, 0, kRealMax);
+  if (const json* samples = fields.array("samples", 0, kSamplesMax)) {
+    load.samples.resize(samples->size());
+    for (size_t i = 0; i < samples->size(); ++i) {
+      if (!read_sample((*samples)[i], load.samples[i])) fields.fail("field 'samples' is malformed");
+    }
+  }
+  Role ignored{};
+  if (!load.switching_to.empty() && !role_from_name(load.switching_to, ignored)) {
+    fields.fail("unknown role '" + load.switching_to + "'");
+  }
   const json* counters = fields.map("counters");
   if (counters && counters->size() > kCountersMax) fields.fail("too many counters");
   if (counters && fields.status().ok()) {
@@ -148,13 +192,17 @@ Result<CancelCommand> CancelCommand::decode(std::string_view body) {
   return command;
 }
 
-std::string ControlCommand::encode() const { return pack({{"action", action}}); }
+std::string ControlCommand::encode() const {
+  return pack({{"action", action}, {"role", role_name(role)}});
+}
 
 Result<ControlCommand> ControlCommand::decode(std::string_view body) {
   ControlCommand command;
   Fields fields(body);
   fields.text("action", command.action, kNameBytesMax);
-  if (fields.status().ok() && command.action != "drain" && command.action != "resume") {
+  read_role(fields, command.role);
+  const auto known = {"drain", "resume", "role"};
+  if (fields.status().ok() && std::ranges::find(known, command.action) == known.end()) {
     fields.fail("unknown action '" + command.action + "'");
   }
   TANDEM_RETURN_IF_ERROR(fields.status().with_context("control"));

@@ -45,10 +45,26 @@ struct Hello {
   static Result<Hello> decode(std::string_view body);
 };
 
+// What a worker measured of one step. The same meaning as scheduler::StepSample.
+struct StepSample {
+  int prompt_first = 0;        // Position of the first prompt token of the step
+  int prompt_tokens = 0;       // 0: a pure decode step
+  int sequences = 0;           // Decoding; 0: a pure prefill chunk
+  int64_t context_tokens = 0;  // Sum over the decoding sequences
+  double ms = 0;
+  bool operator==(const StepSample&) const = default;
+};
+inline constexpr size_t kSamplesMax = 64;  // In one Load; what is beyond is not sent
+
 // Pushed by workers on change and at least every heartbeat. A hint: a grant is the authority.
 struct Load {
-  Role role = Role::kDecode;
-  bool draining = false;
+  Role role = Role::kDecode;  // Now; while switching, still the old one
+  bool draining = false;      // New legs are refused; also while switching
+  // The role that the worker is about to have; empty: it stays what it is.
+  std::string switching_to;
+  // Why the last role command was not carried out; empty after one that was.
+  std::string role_error;
+  int slots = 0;  // Of this role; a change of role may change it
   int slots_free = 0;
   int running = 0;
   int waiting = 0;                 // Commands accepted, not yet started
@@ -59,6 +75,7 @@ struct Load {
   int64_t prefill_backlog_tokens = 0;  // Uncached prompt tokens accepted and not yet computed
   double decode_step_ms = 0;           // Smoothed; 0 before the first
   double prefill_us_per_token = 0;     // Smoothed; 0 before the first
+  std::vector<StepSample> samples;     // Since the last Load, kSamplesMax at most
   // Totals since the worker's start, by the metric's full name with labels, e.g.
   // `tandem_kv_transfer_bytes_total{direction="in"}`. The router exports them with a worker label.
   std::map<std::string, double> counters;
@@ -79,6 +96,9 @@ struct Leg {
   SamplingParams sampling;  // Its own seed is unused
   int max_tokens = 16;      // Of output per choice, those already in `tokens` included
   int64_t deadline_ms = 0;  // Remaining when sent; 0: none
+  // Wished time between tokens, for pacing prompt chunks beside decode steps; 0: the worker's
+  // configuration
+  int64_t tpot_slo_us = 0;
 };
 
 struct PrefillCommand {
@@ -112,7 +132,8 @@ struct CancelCommand {
 };
 
 struct ControlCommand {
-  std::string action;  // "drain" | "resume"
+  std::string action;         // "drain" | "resume" | "role"
+  Role role = Role::kDecode;  // With "role": the one to take
 
   std::string encode() const;
   static Result<ControlCommand> decode(std::string_view body);
@@ -146,7 +167,9 @@ struct LegFailed {
 // Points of a request's timeline that happen on workers.
 struct LegEvent {
   TransferId transfer;
-  // "accepted" | "granted" | "prefill_start" | "kv_first" | "kv_last" | "joined" | "released"
+  // "accepted" | "granted" | "prefill_start" | "kv_first" | "kv_last" | "landed" | "joined" |
+  // "released". kv_first: the first rows are here. kv_last: all are in landing memory. landed: all
+  // are in the cache.
   std::string name;
   int64_t at_us = 0;
   // With kv_last: bytes received. With kv_first and kv_last, sent by the decode worker.

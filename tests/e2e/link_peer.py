@@ -58,7 +58,7 @@ def proof(secret, side, dialer, listener):
 
 
 HELLO_ROUTER = {
-    "protocol": 1,
+    "protocol": 2,
     "kind": "router",
     "name": "router-liar",
     "build": "",

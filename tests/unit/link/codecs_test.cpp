@@ -41,6 +41,7 @@ Leg example_leg() {
   leg.sampling.ignore_eos = true;
   leg.max_tokens = 100;
   leg.deadline_ms = 60000;
+  leg.tpot_slo_us = 50000;
   return leg;
 }
 
@@ -85,6 +86,7 @@ std::vector<Example> examples() {
   Load load;
   load.counters = {{"tandem_decode_tokens_total", 12.0}, {"x{a=\"b\"}", 0.5}};
   load.kv_tokens_capacity = 4096;
+  load.samples = {{0, 256, 0, 0, 80.5}, {0, 0, 16, 4096, 12}};
   PrefillCommand prefill{example_leg(), "127.0.0.1:7002", "d0", Epoch{9}, std::string(16, 't')};
   DecodeCommand decode{example_leg(), false, std::string(16, 't')};
   PrefillDone done;
@@ -101,7 +103,7 @@ std::vector<Example> examples() {
           {"prefill", prefill.encode(), decodes<PrefillCommand>},
           {"decode", decode.encode(), decodes<DecodeCommand>},
           {"cancel", CancelCommand{TransferId{5}, 1, "stop"}.encode(), decodes<CancelCommand>},
-          {"control", ControlCommand{"drain"}.encode(), decodes<ControlCommand>},
+          {"control", ControlCommand{"role", Role::kPrefill}.encode(), decodes<ControlCommand>},
           {"prefill_done", done.encode(), decodes<PrefillDone>},
           {"leg_failed", LegFailed{TransferId{5}, ErrorCode::kDataLoss, "crc", true}.encode(),
            decodes<LegFailed>},
@@ -138,6 +140,7 @@ TEST_CASE("a leg survives encoding in both commands") {
   CHECK(leg.sampling == sent.leg.sampling);
   CHECK(leg.max_tokens == 100);
   CHECK(leg.deadline_ms == 60000);
+  CHECK(leg.tpot_slo_us == 50000);
   const auto decode = DecodeCommand::decode(DecodeCommand{sent.leg, true, ""}.encode());
   REQUIRE(decode.ok());
   CHECK(decode->local);
@@ -183,6 +186,50 @@ TEST_CASE("tokens, ends and events survive encoding") {
   REQUIRE(pushed.ok());
   CHECK(pushed->counters == load.counters);
   CHECK(pushed->decode_step_ms == 12.5);
+}
+
+TEST_CASE("samples and changes of role survive encoding, and too many samples are not sent") {
+  Load load;
+  load.role = Role::kPartitioned;
+  load.switching_to = "prefill";
+  load.role_error = "no memory";
+  load.slots = 4;
+  load.samples.assign(kSamplesMax + 1, {512, 256, 3, 1ll << 40, 0.25});
+  const auto got = Load::decode(load.encode());
+  REQUIRE(got.ok());
+  CHECK(got->role == Role::kPartitioned);
+  CHECK(got->switching_to == "prefill");
+  CHECK(got->role_error == "no memory");
+  CHECK(got->slots == 4);
+  REQUIRE(got->samples.size() == kSamplesMax);
+  CHECK(got->samples[0] == load.samples[0]);
+
+  const auto command = ControlCommand::decode(ControlCommand{"role", Role::kCoupled}.encode());
+  REQUIRE(command.ok());
+  CHECK(command->action == "role");
+  CHECK(command->role == Role::kCoupled);
+}
+
+TEST_CASE("a sample that is no measurement is refused") {
+  const nlohmann::json load = nlohmann::json::from_msgpack(Load{}.encode());
+  const auto refused = [&](nlohmann::json samples) {
+    nlohmann::json changed = load;
+    changed["samples"] = std::move(samples);
+    CHECK_FALSE(Load::decode(pack(changed)).ok());
+  };
+  const auto array = [](auto... values) { return nlohmann::json::array({values...}); };
+  refused(array(array(0, 256, 0, 0, std::nan(""))));
+  refused(array(array(0, 256, 0, 0, INFINITY)));
+  refused(array(array(0, 256, 0, 0, -1.0)));
+  refused(array(array(0, 256, 0, 0, 1e7)));
+  refused(array(array(0, -256, 0, 0, 1.0)));
+  refused(array(array(1ll << 31, 256, 0, 0, 1.0)));
+  refused(array(array(0, 256, 0, 1.0)));
+  refused(array("sample"));
+  refused(nlohmann::json(std::vector<nlohmann::json>(kSamplesMax + 1, array(0, 1, 0, 0, 1.0))));
+  nlohmann::json changed = load;
+  changed["switching_to"] = "king";
+  CHECK_FALSE(Load::decode(pack(changed)).ok());
 }
 
 TEST_CASE("every truncation of every body is refused") {
