@@ -26,8 +26,9 @@ ARROWS = {
     "prefill_worker": ["common", "engine", "link", "scheduler", "transfer", "worker"],
     "decode_worker": ["common", "engine", "link", "scheduler", "transfer", "worker"],
     "router": ["common", "link", "scheduler", *ENGINE_FACTS],
-    "cli": ["common", "link", "scheduler", "engine/tokenizer.h"],
+    "cli": ["common", "link", "scheduler", "simulator", "bench", "engine/tokenizer.h"],
     "bench": ["common"],
+    "simulator": ["common", "scheduler", "bench"],
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
