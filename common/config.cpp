@@ -199,6 +199,7 @@ class Reader {
 
   Status check_pools();
   Status apply_split();
+  Status check_bounds();
   Status apply_replicas(const std::string& name, PoolConfig& pool, int replicas);
 
   Config& config_;
@@ -238,6 +239,7 @@ Status Reader::check_whole() {
 
 Status Reader::check_pools() {
   if (config_.ratio.mode == "split") TANDEM_RETURN_IF_ERROR(apply_split());
+  TANDEM_RETURN_IF_ERROR(check_bounds());
   const auto has_any = [](const PoolConfig& pool) {
     return pool.replicas > 0 || !pool.workers.empty();
   };
@@ -276,6 +278,36 @@ Status Reader::apply_split() {
   return apply_replicas("decode", config_.decode, ratio.total - prefill);
 }
 
+// The bounds of auto must leave a place for every worker; a total without replicas starts halved.
+Status Reader::check_bounds() {
+  RatioConfig& ratio = config_.ratio;
+  const auto ordered = [&](const char* name, int min, int max) -> Status {
+    if (max == 0 || min <= max) return {};
+    return conflict(fmt::format("ratio.{}.min", name), std::to_string(min),
+                    fmt::format("at most ratio.{}.max ({})", name, max),
+                    fmt::format("ratio.{}.max", name));
+  };
+  TANDEM_RETURN_IF_ERROR(ordered("prefill", ratio.prefill_min, ratio.prefill_max));
+  TANDEM_RETURN_IF_ERROR(ordered("decode", ratio.decode_min, ratio.decode_max));
+  if (ratio.mode != "auto" && ratio.mode != "recommend") return {};
+  const int least = ratio.prefill_min + ratio.decode_min;
+  if (ratio.total > 0 && least > ratio.total) {
+    return conflict(
+        "ratio.prefill.min", std::to_string(ratio.prefill_min),
+        fmt::format("minima that add up to at most ratio.total ({}), not {}", ratio.total, least),
+        "ratio.decode.min");
+  }
+  const bool none = config_.prefill.replicas + config_.decode.replicas + config_.coupled.replicas +
+                        config_.partitioned.replicas ==
+                    0;
+  if (ratio.total == 0 || !none) return {};
+  const int most = ratio.prefill_max > 0 ? ratio.prefill_max : ratio.total - 1;
+  const int half =
+      std::clamp(ratio.total / 2, ratio.prefill_min, std::max(ratio.prefill_min, most));
+  TANDEM_RETURN_IF_ERROR(apply_replicas("prefill", config_.prefill, half));
+  return apply_replicas("decode", config_.decode, ratio.total - half);
+}
+
 Status Reader::apply_replicas(const std::string& name, PoolConfig& pool, int replicas) {
   if (!pool.workers.empty()) return {};  // They run elsewhere, in a number of their own
   const std::string path = "pools." + name + ".replicas";
@@ -312,6 +344,8 @@ const PoolConfig& Config::pool(Role role) const {
       return decode;
     case Role::kCoupled:
       return coupled;
+    case Role::kPartitioned:
+      return partitioned;
   }
   return decode;
 }
@@ -383,6 +417,19 @@ std::string config_markdown() {
     out += fmt::format("| `{}` | {} | {} | {} |\n", key.path, value, allowed, key.help);
   }
   return out;
+}
+
+std::optional<std::unordered_map<std::string, double>> parse_weights(const std::string& text) {
+  std::unordered_map<std::string, double> weights;
+  std::stringstream list(text);
+  for (std::string entry; std::getline(list, entry, ',');) {
+    const size_t equals = entry.rfind('=');
+    if (equals == std::string::npos || equals == 0) return std::nullopt;
+    const auto weight = parse_number(std::string_view(entry).substr(equals + 1));
+    if (!weight || !(*weight > 0) || *weight > 1000) return std::nullopt;
+    if (!weights.emplace(entry.substr(0, equals), *weight).second) return std::nullopt;
+  }
+  return weights;
 }
 
 Result<HostPort> parse_host_port(std::string_view text) {

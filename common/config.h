@@ -9,7 +9,9 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "common/status.h"
@@ -54,11 +56,24 @@ struct PoolConfig {
   std::vector<std::string> workers;
 };
 
+// How a partitioned worker's threads and processors are divided between its two halves.
+struct ShareConfig {
+  int prefill = 50;
+  int decode = 50;
+};
+
 struct RatioConfig {
-  std::string mode = "fixed";  // fixed | split
+  std::string mode = "fixed";  // fixed | split | auto | recommend
   int prefill = 0;             // "3:5" gives 3 and 5
   int decode = 0;
-  int total = 0;  // Workers that a ratio divides
+  int total = 0;  // Workers that a ratio divides; with auto and recommend how many to start
+  // Bounds of auto and recommend; a maximum of 0 is none
+  int prefill_min = 0;
+  int prefill_max = 0;
+  int decode_min = 0;
+  int decode_max = 0;
+  std::string coupled = "allow";  // allow | never
+  Milliseconds dwell{5000};       // Between two moves of workers, unless the load runs away
 };
 
 struct SloConfig {
@@ -92,11 +107,34 @@ struct LinkConfig {
   int connections_max = 256;
 };
 
+struct WorkerConfig {
+  // Running legs have this long to end before a change of role sends them elsewhere
+  Milliseconds role_drain{5000};
+  Milliseconds stop_quiesce{2000};  // At a stop, for transfers to end in order
+  // A router that reads no tokens for this long loses the answers that wait for it
+  Milliseconds slow_router{10000};
+  // A prompt chunk waits this long at most for decode steps to get ahead of their target
+  Milliseconds chunk_wait{1000};
+};
+
 struct SchedulerConfig {
-  std::string policy = "least_backlog";  // least_backlog | round_robin
-  int queue_max = 1024;                  // Requests that wait for a worker
+  std::string policy = "slack";  // slack | least_backlog | static_split | round_robin
+  int queue_max = 1024;          // Requests that wait for a worker
   Milliseconds queue_deadline{30000};
+  // Prompt tokens being computed or computed whose KV has not joined a decode batch
+  int unconsumed_tokens_max = 4 << 20;
   int retries_max = 3;  // Fresh attempts after a worker's loss, per request
+  // Cost profile that the workers' models start from; empty: the sim section where the engine is
+  // sim, else what the workers measure
+  std::string profile;
+  double output_quantile = 0.7;  // Of a tenant's output lengths, by which capacity is promised
+  int tenants_max = 1024;        // Whose output lengths and turns are remembered
+  std::string tenant_weights;    // "gold=4,free=0.5"; 1 where not named
+  Milliseconds starvation{10000};
+  int64_t prefix_index_bytes = 64ll << 20;
+  int prefix_block_tokens = 256;
+  int64_t session_index_bytes = 4ll << 20;
+  int64_t handover_bytes_per_second = 10ll << 30;  // From one worker to another
 };
 
 struct RouterConfig {
@@ -117,9 +155,30 @@ struct RouterConfig {
   Milliseconds keepalive{15000};         // Silence on a stream before a comment line
   int n_max = 16;
   int prompts_max = 1024;
-  int timelines_max = 4096;  // Recent requests that /v1/requests/{id} remembers
+  // How long a phase may show no sign of life although the workers' links are alive
+  Milliseconds prefill_quiet{60000};  // Plus ten times the prediction
+  Milliseconds decode_quiet{30000};   // Between two tokens
+  Milliseconds sweep{200};            // Between two looks for such phases
+  Milliseconds role_deadline{30000};  // For a worker to carry out a change of its role
+  std::string decision_log;           // File for the scheduler's inputs and decisions; empty: none
+  int64_t decision_log_bytes_max = 256ll << 20;  // Of it; then one older file is kept
+  int timelines_max = 4096;                      // Recent requests that /v1/requests/{id} remembers
   // Interpreter with Jinja2; default: .venv beside the programs
   std::string python;
+};
+
+// The pipeline's stages: how many requests (received, tokenised, write) or attempts may be in each,
+// those before it included from `prefill` on, since what is dispatched cannot be held up. The limit
+// of the queue between tokenised and prefill is scheduler.queue_max.
+struct StagesConfig {
+  int received = 4096;   // Being parsed and tokenised
+  int tokenised = 8192;  // Prompts that are not with the scheduler yet
+  int prefill = 4096;
+  int stream = 4096;  // Computed, KV on its way
+  int land = 4096;    // Arrived, not in the cache
+  int join = 4096;    // In the cache, not in the batch
+  int decode = 65536;
+  int write = 8192;  // Clients that have not taken what was written
 };
 
 struct LogConfig {
@@ -133,12 +192,16 @@ struct Config {
   PoolConfig prefill{.role = Role::kPrefill, .slots = 4};
   PoolConfig decode{.role = Role::kDecode};
   PoolConfig coupled{.role = Role::kCoupled};
+  PoolConfig partitioned{.role = Role::kPartitioned, .threads = 2};
+  ShareConfig share;
   RatioConfig ratio;
   SloConfig slo;
   TransferConfig transfer;
   LinkConfig link;
+  WorkerConfig worker;
   SchedulerConfig scheduler;
   RouterConfig router;
+  StagesConfig stages;
   LogConfig log;
 
   const PoolConfig& pool(Role role) const;
@@ -156,6 +219,9 @@ Result<Config> parse_config(const std::string& text, const std::string& name,
 std::string dump_config(const Config& config);
 // Every key with default, range and meaning, as the Markdown table of docs/operations.md.
 std::string config_markdown();
+
+// "gold=4,free=0.5" of scheduler.tenant_weights; nothing when it is not that.
+std::optional<std::unordered_map<std::string, double>> parse_weights(const std::string& text);
 
 // "host:port", "[v6]:port" or "tcp://host:port".
 struct HostPort {

@@ -253,23 +253,45 @@ void add_sim(std::vector<ConfigKey>& keys) {
 }
 
 void add_ratio_and_slo(std::vector<ConfigKey>& keys) {
-  keys.push_back({"ratio", "fixed | two numbers from 1 to 1000 as \"3:5\"",
+  keys.push_back({"ratio", "fixed | auto | recommend | two numbers from 1 to 1000 as \"3:5\"",
                   "Short form: prefill workers to decode workers, of ratio.total",
                   [](Config& config, const YAML::Node& node) {
-                    if (scalar(node) != "fixed") return read_ratio(config, node);
+                    const auto mode = scalar(node);
+                    if (mode != "fixed" && mode != "auto" && mode != "recommend")
+                      return read_ratio(config, node);
                     config.ratio = RatioConfig{};
+                    config.ratio.mode = *mode;
                     return true;
                   },
                   nullptr});
   constexpr auto kRatio = &Config::ratio;
-  keys.push_back(choice("ratio.mode", kRatio, &RatioConfig::mode, {"fixed", "split"},
-                        "fixed: pools.*.replicas count; split: prefill and decode share a total"));
-  keys.push_back(integer("ratio.prefill", kRatio, &RatioConfig::prefill, 0, 1000,
-                         "The prefill part of a split"));
+  keys.push_back(choice("ratio.mode", kRatio, &RatioConfig::mode,
+                        {"fixed", "split", "auto", "recommend"},
+                        "fixed: pools.*.replicas count; split: prefill and decode share a total; "
+                        "auto: workers change roles with the load; recommend: only reported"));
+  const auto role = [&](const std::string& name, int RatioConfig::*part, int RatioConfig::*min,
+                        int RatioConfig::*max) {
+    const std::string at = "ratio." + name;
+    ConfigKey shorthand = integer(at, kRatio, part, 0, 1000, "The same as " + at + ".part");
+    shorthand.show = nullptr;
+    keys.push_back(std::move(shorthand));
+    keys.push_back(
+        integer(at + ".part", kRatio, part, 0, 1000, "The " + name + " part of a split"));
+    keys.push_back(
+        integer(at + ".min", kRatio, min, 0, 1000, "Fewest " + name + " workers that auto leaves"));
+    keys.push_back(integer(at + ".max", kRatio, max, 0, 1000,
+                           "Most " + name + " workers that auto makes; 0: no limit"));
+  };
+  role("prefill", &RatioConfig::prefill, &RatioConfig::prefill_min, &RatioConfig::prefill_max);
+  role("decode", &RatioConfig::decode, &RatioConfig::decode_min, &RatioConfig::decode_max);
+  keys.push_back(choice("ratio.coupled", kRatio, &RatioConfig::coupled, {"allow", "never"},
+                        "May auto turn workers coupled where the targets are loose"));
+  keys.push_back(milliseconds("ratio.dwell_ms", kRatio, &RatioConfig::dwell, 0, 3600000,
+                              "Between two moves of workers, unless the load runs away"));
   keys.push_back(
-      integer("ratio.decode", kRatio, &RatioConfig::decode, 0, 1000, "The decode part of a split"));
-  keys.push_back(integer("ratio.total", kRatio, &RatioConfig::total, 0, 2000,
-                         "Workers that a split divides; 0: the sum of the two parts"));
+      integer("ratio.total", kRatio, &RatioConfig::total, 0, 2000,
+              "Workers that a split divides, 0: the sum of its parts; with auto: how many "
+              "start, halved"));
 
   constexpr auto kSlo = &Config::slo;
   keys.push_back(milliseconds("slo.ttft_ms", kSlo, &SloConfig::ttft, 1, 3600000,
@@ -322,17 +344,61 @@ void add_transfer_and_link(std::vector<ConfigKey>& keys) {
                          "Connections that a worker accepts"));
 }
 
+void add_worker(std::vector<ConfigKey>& keys) {
+  const auto wait = [&](const char* name, Milliseconds WorkerConfig::*member, int64_t max,
+                        const char* help) {
+    keys.push_back(
+        milliseconds(std::string("worker.") + name, &Config::worker, member, 0, max, help));
+  };
+  using W = WorkerConfig;
+  wait("role_drain_ms", &W::role_drain, 3600000,
+       "At a change of role, for running requests before they go on elsewhere");
+  wait("stop_quiesce_ms", &W::stop_quiesce, 60000, "At a stop, for transfers to end in order");
+  wait("slow_router_ms", &W::slow_router, 3600000,
+       "A router that reads no tokens for this long loses the answers that wait for it");
+  wait("chunk_wait_ms", &W::chunk_wait, 60000,
+       "A prompt chunk waits this long at most for answers to get ahead of their token time");
+}
+
 void add_scheduler(std::vector<ConfigKey>& keys) {
   constexpr auto kScheduler = &Config::scheduler;
   using S = SchedulerConfig;
   keys.push_back(choice("scheduler.policy", kScheduler, &S::policy,
-                        {"least_backlog", "round_robin"}, "How workers are chosen"));
+                        {"slack", "least_backlog", "static_split", "round_robin"},
+                        "How workers are chosen: slack by predicted times and targets, the others "
+                        "for comparison"));
   keys.push_back(integer("scheduler.queue_max", kScheduler, &S::queue_max, 0, 1000000,
                          "Requests that wait for a worker; more are refused"));
   keys.push_back(milliseconds("scheduler.queue_deadline_ms", kScheduler, &S::queue_deadline, 1,
                               3600000, "A request waits this long at most"));
   keys.push_back(integer("scheduler.retries_max", kScheduler, &S::retries_max, 0, 100,
                          "Fresh attempts of a request after a worker is lost"));
+  keys.push_back(text("scheduler.profile", kScheduler, &S::profile, "a profile of tandem plan",
+                      "Costs that the workers' models start from; empty: the sim section with "
+                      "that engine, else what the workers measure"));
+  keys.push_back(number("scheduler.output_quantile", kScheduler, &S::output_quantile, 1,
+                        "Of a tenant's output lengths, by which decode capacity is promised"));
+  keys.push_back(integer("scheduler.tenants_max", kScheduler, &S::tenants_max, 1, 1000000,
+                         "Tenants whose output lengths and turns are remembered"));
+  keys.push_back(text_where(
+      "scheduler.tenant_weights", kScheduler, &S::tenant_weights,
+      "NAME=WEIGHT, ... with weights above 0 to 1000", "Shares of tenants; 1 where not named",
+      [](const std::string& value) { return parse_weights(value).has_value(); }));
+  keys.push_back(milliseconds("scheduler.starvation_ms", kScheduler, &S::starvation, 1, 3600000,
+                              "What has waited longer gets every fourth turn of its tenant"));
+  keys.push_back(bytes("scheduler.prefix_index_bytes", kScheduler, &S::prefix_index_bytes, 1 << 20,
+                       1ll << 36, "Memory of the index of what workers' caches hold"));
+  keys.push_back(integer("scheduler.prefix_block_tokens", kScheduler, &S::prefix_block_tokens, 1,
+                         65536, "Tokens of a block of that index"));
+  keys.push_back(bytes("scheduler.session_index_bytes", kScheduler, &S::session_index_bytes,
+                       1 << 20, 1ll << 34, "Memory of the index of conversations' last workers"));
+  keys.push_back(bytes("scheduler.handover_bytes_per_second", kScheduler,
+                       &S::handover_bytes_per_second, 1 << 20, 1ll << 44,
+                       "What a hand-over of KV between two workers is predicted to reach"));
+  keys.push_back(integer("scheduler.unconsumed_tokens_max", kScheduler, &S::unconsumed_tokens_max,
+                         128, 1 << 30,
+                         "Prompt tokens on prefill workers, computed ones that have not joined a "
+                         "decode batch included; a single prompt may always pass"));
 }
 
 void add_router(std::vector<ConfigKey>& keys) {
@@ -365,10 +431,36 @@ void add_router(std::vector<ConfigKey>& keys) {
   wait("keepalive_ms", &R::keepalive, "Silence on a stream before a comment line is sent");
   count("n_max", &R::n_max, 1, 1024, "Largest n of a request");
   count("prompts_max", &R::prompts_max, 1, 65536, "Most prompts of one request");
+  wait("prefill_quiet_ms", &R::prefill_quiet,
+       "A prompt that shows no sign of life for this long, plus ten times its prediction, is lost");
+  wait("decode_quiet_ms", &R::decode_quiet, "An answer without a token for this long is lost");
+  wait("sweep_ms", &R::sweep, "Time between two looks for lost ones");
+  wait("role_deadline_ms", &R::role_deadline, "For a worker to carry out a change of its role");
+  keys.push_back(text("router.decision_log", kRouter, &R::decision_log, "a file",
+                      "Where the scheduler's inputs and decisions go, as JSON lines; empty: "
+                      "nowhere"));
+  keys.push_back(bytes("router.decision_log_bytes_max", kRouter, &R::decision_log_bytes_max,
+                       64 << 10, 1ll << 40, "Of that file; then it is kept as FILE.1 once"));
   count("timelines_max", &R::timelines_max, 0, 1000000,
         "Requests that /v1/requests/{id} remembers");
   keys.push_back(text("router.python", kRouter, &R::python, "a program",
                       "Python with Jinja2, for chat templates; empty: the .venv of this checkout"));
+}
+
+void add_stages(std::vector<ConfigKey>& keys) {
+  const auto stage = [&](const char* name, int StagesConfig::*member, const char* help) {
+    keys.push_back(integer(std::string("stages.") + name + "_max", &Config::stages, member, 1,
+                           10000000, help));
+  };
+  using S = StagesConfig;
+  stage("received", &S::received, "Requests being parsed and tokenised");
+  stage("tokenised", &S::tokenised, "Prompts that are not with the scheduler yet");
+  stage("prefill", &S::prefill, "Prompts with prefill workers");
+  stage("stream", &S::stream, "These, and computed prompts whose KV is on its way");
+  stage("land", &S::land, "These, and those whose KV is not in the cache yet");
+  stage("join", &S::join, "These, and those that have not joined a batch yet");
+  stage("decode", &S::decode, "All these, and those that generate tokens");
+  stage("write", &S::write, "Clients that have not taken what was written to them");
 }
 
 std::vector<ConfigKey> make_keys() {
@@ -377,10 +469,17 @@ std::vector<ConfigKey> make_keys() {
   add_pool(keys, "prefill", &Config::prefill);
   add_pool(keys, "decode", &Config::decode);
   add_pool(keys, "coupled", &Config::coupled);
+  add_pool(keys, "partitioned", &Config::partitioned);
+  keys.push_back(integer("pools.partitioned.share.prefill", &Config::share, &ShareConfig::prefill,
+                         1, 99, "Prefill's part of the threads and processors"));
+  keys.push_back(integer("pools.partitioned.share.decode", &Config::share, &ShareConfig::decode, 1,
+                         99, "Decode's part; only the proportion of the two matters"));
   add_ratio_and_slo(keys);
   add_transfer_and_link(keys);
+  add_worker(keys);
   add_scheduler(keys);
   add_router(keys);
+  add_stages(keys);
   keys.push_back(text_where("log.level", &Config::log, &LogConfig::level,
                             "error | warn | info | debug", "The least severe lines that are logged",
                             [](const std::string& name) {

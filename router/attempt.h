@@ -28,9 +28,9 @@ struct AttemptSpec {
   std::shared_ptr<Mailbox>
       mailbox;    // Shared: the flow may end before the dispatcher has heard of it
   link::Leg leg;  // With the transfer id; deadline_ms is filled in at dispatch
-  TimePoint deadline{};
-  int priority = 0;
-  std::string tenant;
+  // What is asked of the scheduler: objectives, tenant, blocks, deadline. The dispatcher fills in
+  // sizes and whom to avoid.
+  scheduler::Request request;
   bool resumed = false;
   std::vector<WorkerKey> avoid;
   uint64_t timeline = 0;  // The request's record

@@ -139,14 +139,12 @@ void Dispatcher::take(AttemptSpec spec) {
     return fail(attempt, {.status = stopped_, .retryable = false, .phase = "prefill"});
 
   const int emitted = static_cast<int>(leg.tokens.size()) - leg.prompt_count;
-  scheduler::Request request;
+  scheduler::Request& request = attempt.spec.request;
   request.prompt_tokens = static_cast<int>(leg.tokens.size());
   request.max_tokens = leg.max_tokens - emitted;
   request.choices = leg.choices;
-  request.tenant = attempt.spec.tenant;
   // A stream that has begun and lost its worker goes before those that have not.
-  request.priority = attempt.spec.resumed ? INT_MIN : attempt.spec.priority;
-  request.deadline = attempt.spec.deadline;
+  if (attempt.spec.resumed) request.priority = INT_MIN;
   request.prefill_only = request.max_tokens == 1;
   for (const WorkerKey& key : attempt.spec.avoid)
     if (parts_.pool.is_up(key)) request.avoid.push_back(key.index);
@@ -212,7 +210,7 @@ void Dispatcher::decide(const scheduler::Decision& decision) {
 void Dispatcher::command(Attempt& attempt) {
   const TransferId transfer = attempt.transfer();
   link::Leg& leg = attempt.spec.leg;
-  const Duration left = attempt.spec.deadline - parts_.clock.now();
+  const Duration left = attempt.spec.request.deadline - parts_.clock.now();
   leg.deadline_ms =
       std::max<int64_t>(1, std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
   const std::string token = random_bytes(kTransferTokenBytes);

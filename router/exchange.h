@@ -28,6 +28,7 @@ struct Request {
   std::string content_type;
   std::string id;  // X-Request-Id, given or made
   bool id_given = false;
+  Headers objectives;             // Those of objectives.h, names in lower case
   std::string preflight_headers;  // Access-Control-Request-Headers
   std::string body;
   TimePoint received{};

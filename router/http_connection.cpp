@@ -10,6 +10,7 @@
 
 #include "common/log.h"
 #include "common/random.h"
+#include "router/objectives.h"
 
 namespace tandem::router {
 namespace asio = boost::asio;
@@ -42,6 +43,8 @@ std::string make_request_id() {
   }
   return id;
 }
+
+char ascii_lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 openai::ApiError malformed(std::string_view why) {
   return openai::invalid_request("", "invalid_http",
@@ -170,6 +173,12 @@ void Connection::take_head(const Parser& parser) {
     request_.id = id;
     request_.id_given = true;
   }
+  for (const auto& header : message) {
+    std::string name(header.name_string().data(), header.name_string().size());
+    for (char& c : name) c = ascii_lower(c);
+    if (is_objective(name))
+      request_.objectives.emplace_back(std::move(name), std::string(header.value()));
+  }
   http_1_0_ = message.version() < 11;
   keep_alive_ = message.keep_alive() && !thread_.draining;
   head_request_ = request_.method == "HEAD";
@@ -220,7 +229,8 @@ std::string Connection::head(int status, std::string_view content_type,
   if (!origin_.empty()) {
     line("Access-Control-Allow-Origin", origin_);
     line("Vary", "Origin");
-    line("Access-Control-Expose-Headers", "x-request-id, x-tandem-decision, retry-after");
+    line("Access-Control-Expose-Headers",
+         "x-request-id, x-tandem-decision, retry-after, retry-after-ms");
   }
   if (!keep_alive_)
     line("Connection", "close");

@@ -14,9 +14,12 @@ Preparer::Preparer(Parts parts)
       limits_(openai::Limits::from(parts_.config.router)),
       model_(openai::model_limits(parts_.tokenizer, parts_.config.model.context)) {}
 
-Parsed<Prepared> Preparer::completion(std::string_view body, Kind kind) const {
+Parsed<Prepared> Preparer::completion(std::string_view body, Kind kind,
+                                      const Headers& objectives) const {
   Parsed<CompletionRequest> request = openai::parse_completion(body, kind, limits_);
   if (!request) return request.error();
+  Parsed<Objectives> asked = read_objectives(objectives, *request, parts_.config.slo, hasher_);
+  if (!asked) return asked.error();
   Parsed<std::string> model = openai::resolve_model(request->model, parts_.served);
   if (!model) return model.error();
   if (auto error = openai::validate_against_model(*request, model_)) return *error;
@@ -30,10 +33,11 @@ Parsed<Prepared> Preparer::completion(std::string_view body, Kind kind) const {
     Parsed<int> max_tokens = openai::resolve_max_tokens(*request, model_, length);
     if (!max_tokens) return max_tokens.error();
     prompt.max_tokens = *max_tokens;
+    prompt.blocks = hasher_.blocks(asked->cache_root, prompt.tokens);
     if (request->echo && (prompt.echo.empty() || whole != prompt.tokens))
       prompt.echo = parts_.tokenizer.decode(prompt.tokens, !request->skip_special_tokens);
   }
-  return Prepared{std::move(*request), std::move(*model), std::move(*prompts)};
+  return Prepared{std::move(*request), std::move(*model), std::move(*prompts), std::move(*asked)};
 }
 
 Parsed<std::vector<Prompt>> Preparer::encode(const CompletionRequest& request) const {

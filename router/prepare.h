@@ -9,6 +9,7 @@
 
 #include "common/config.h"
 #include "engine/tokenizer.h"
+#include "router/objectives.h"
 #include "router/openai/api_error.h"
 #include "router/openai/request.h"
 
@@ -20,14 +21,16 @@ namespace tandem::router {
 
 struct Prompt {
   std::vector<TokenId> tokens;
-  int max_tokens = 0;  // Of output, per choice; 0: echo only
-  std::string echo;    // The prompt's text, if the answer repeats it
+  int max_tokens = 0;            // Of output, per choice; 0: echo only
+  std::vector<uint64_t> blocks;  // Names of its full blocks
+  std::string echo;              // The prompt's text, if the answer repeats it
 };
 
 struct Prepared {
   openai::CompletionRequest request;
   std::string model;  // The served name that the answer repeats
   std::vector<Prompt> prompts;
+  Objectives objectives;
 };
 
 class Preparer {
@@ -40,7 +43,8 @@ class Preparer {
   };
   explicit Preparer(Parts parts);
 
-  openai::Parsed<Prepared> completion(std::string_view body, openai::Kind kind) const;
+  openai::Parsed<Prepared> completion(std::string_view body, openai::Kind kind,
+                                      const Headers& objectives) const;
   // Bodies of the answers.
   openai::Parsed<std::string> tokenize(std::string_view body) const;
   openai::Parsed<std::string> detokenize(std::string_view body) const;
@@ -52,6 +56,7 @@ class Preparer {
   const Parts parts_;
   const openai::Limits limits_;
   const openai::ModelLimits model_;
+  const PrefixHasher hasher_;
 };
 
 }  // namespace tandem::router

@@ -3,7 +3,6 @@
 #include "router/request_flow.h"
 
 #include <algorithm>
-#include <climits>
 
 #include "common/log.h"
 #include "common/random.h"
@@ -87,7 +86,7 @@ asio::awaitable<std::optional<openai::ApiError>> RequestFlow::tokenise() {
   const TimePoint begin = services_.clock.now();
   const std::string body = std::move(exchange_.request().body);
   const std::function<openai::Parsed<Prepared>()> job = [this, &body] {
-    return services_.preparer.completion(body, kind_);
+    return services_.preparer.completion(body, kind_, exchange_.request().objectives);
   };
   auto prepared = co_await run_on(services_.work_threads, job);
   if (!prepared) {
@@ -97,6 +96,8 @@ asio::awaitable<std::optional<openai::ApiError>> RequestFlow::tokenise() {
   if (!*prepared) co_return prepared->error();
   prepared_ = std::move(**prepared);
   Request& request = exchange_.request();
+  if (const Duration own = prepared_->objectives.deadline; own > Duration::zero())
+    deadline_ = std::min(deadline_, request.received + own);
   if (!prepared_->request.request_id.empty() && !request.id_given)
     request.id = prepared_->request.request_id;
   timeline_ = services_.timeline.begin(request.id, endpoint(kind_), request.received_us);
@@ -152,7 +153,7 @@ void RequestFlow::dispatch_pending(TimePoint now) {
 void RequestFlow::submit(Attempt attempt) {
   const openai::CompletionRequest& request = prepared_->request;
   const Prompt& prompt = prepared_->prompts[static_cast<size_t>(attempt.prompt)];
-  AttemptSpec spec{.mailbox = mailbox_, .deadline = deadline_};
+  AttemptSpec spec{.mailbox = mailbox_};
   link::Leg& leg = spec.leg;
   do leg.transfer = TransferId{random_u64()};
   while (leg.transfer.value == 0);
@@ -167,8 +168,15 @@ void RequestFlow::submit(Attempt attempt) {
   }
   leg.sampling = request.sampling;
   leg.max_tokens = prompt.max_tokens;
-  spec.priority = static_cast<int>(std::clamp<int64_t>(request.priority, INT_MIN + 1, INT_MAX));
-  spec.tenant = request.user;
+  const Objectives& asked = prepared_->objectives;
+  spec.request.tenant = asked.tenant;
+  spec.request.priority = asked.priority;
+  spec.request.ttft_slo = asked.ttft_slo;
+  spec.request.tpot_slo = asked.tpot_slo;
+  spec.request.refuse_on_miss = asked.refuse_on_miss;
+  spec.request.session = asked.session;
+  spec.request.blocks = prompt.blocks;
+  spec.request.deadline = deadline_;
   spec.resumed = attempt.resumed;
   spec.avoid = attempt.avoid;
   spec.timeline = timeline_;

@@ -73,7 +73,7 @@ class RequestFlow {
   const openai::Kind kind_;
   boost::asio::steady_timer wakeup_;
   const std::shared_ptr<Mailbox> mailbox_;  // Shared with attempts: see AttemptSpec
-  const TimePoint deadline_;
+  TimePoint deadline_;
 
   bool counted_ = false;
   uint64_t timeline_ = 0;

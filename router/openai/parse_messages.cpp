@@ -138,24 +138,25 @@ bool read_tool_calls(Fields& message, const std::string& param, const Limits& li
   return true;
 }
 
-void read_message(const Element& element, const std::string& param, const Limits& limits,
+// Returns whether a user says it.
+bool read_message(const Element& element, const std::string& param, const Limits& limits,
                   JsonWriter& json, std::string& content, Problems& problems) {
   content.clear();
   if (!element.is_object()) {
     problems.add(invalid_type(param, "an object", type_name(element)));
-    return;
+    return false;
   }
   Fields message(object_of(element), param + ".", problems);
   const std::optional<std::string_view> role = message.string("role");
   if (!role) {
     if (message.find("role") == nullptr) problems.add(missing_parameter(message.path("role")));
-    return;
+    return false;
   }
   if (!contains(kRoles, *role)) {
     problems.add(invalid_value(
         message.path("role"),
         "expected 'developer', 'system', 'user', 'assistant', 'tool' or 'function'."));
-    return;
+    return false;
   }
   const bool assistant = *role == "assistant";
   json.begin_object();
@@ -190,6 +191,7 @@ void read_message(const Element& element, const std::string& param, const Limits
     }
   }
   json.end_object();
+  return *role == "user";
 }
 
 }  // namespace
@@ -207,8 +209,11 @@ void read_messages(const Element& messages, const Limits& limits, CompletionRequ
   JsonWriter json(request.messages);
   json.begin_array();
   size_t index = 0;
-  for (const Element element : array)
-    read_message(element, at("messages", index++), limits, json, request.final_content, problems);
+  for (const Element element : array) {
+    const bool user = read_message(element, at("messages", index++), limits, json,
+                                   request.final_content, problems);
+    if (user && request.opening_bytes == 0) request.opening_bytes = request.messages.size();
+  }
   json.end_array();
 }
 

@@ -56,6 +56,7 @@ struct CompletionRequest {
   std::string messages;              // An array; contents are strings or null
   std::string tools;                 // An array, or empty
   std::string chat_template_kwargs;  // An object, or empty
+  size_t opening_bytes = 0;          // Of `messages`: through the first of a user
   std::string final_content;         // Text of the last message, for continue_final_message
   bool add_generation_prompt = true;
   bool continue_final_message = false;
