@@ -44,10 +44,10 @@ struct WorkerState {
 // What a worker measured of one step, for the cost model. Values that are not finite, negative or
 // beyond an hour are dropped and counted.
 struct StepSample {
-  int prompt_first = 0;       // Position of the first prompt token of the step
-  int prompt_tokens = 0;      // 0: a pure decode step
-  int sequences = 0;          // Decoding; 0: a pure prefill chunk
-  int64_t context_tokens = 0; // Sum over the decoding sequences
+  int prompt_first = 0;        // Position of the first prompt token of the step
+  int prompt_tokens = 0;       // 0: a pure decode step
+  int sequences = 0;           // Decoding; 0: a pure prefill chunk
+  int64_t context_tokens = 0;  // Sum over the decoding sequences
   double ms = 0;
 };
 
@@ -72,12 +72,15 @@ struct Request {
   int max_tokens = 0;     // Output still to come, per choice
   int choices = 1;
   std::string tenant;
-  int priority = 0;                // Lower first
-  Duration ttft_slo{};             // Zero: the configuration's
+  int priority = 0;     // Lower first
+  Duration ttft_slo{};  // Zero: the configuration's
   Duration tpot_slo{};
-  bool refuse_on_miss = false;      // The client asked for a refusal rather than a late answer
-  std::vector<uint64_t> blocks;    // Chained hashes of the prompt's full blocks; empty: unknown
-  uint64_t session = 0;            // Turns of one conversation; 0: none
+  bool refuse_on_miss = false;   // The client asked for a refusal rather than a late answer
+  std::vector<uint64_t> blocks;  // Chained hashes of the prompt's full blocks; empty: unknown
+  uint64_t session = 0;          // Turns of one conversation; 0: none
+  // Of the prompt's content, the same when a client sends it again; 0: unknown. A client that was
+  // told to come back is known by it.
+  uint64_t fingerprint = 0;
   TimePoint deadline{};            // Zero: none of its own; the queue deadline always holds
   bool prefill_only = false;       // max_tokens is 1: no decode leg
   std::vector<WorkerIndex> avoid;  // Workers that have just failed this request
@@ -95,7 +98,7 @@ struct Decision {
   ErrorCode code = ErrorCode::kOk;  // kRefuse: kResourceExhausted, kUnavailable, kDeadlineExceeded;
                                     // kInvalidArgument: never
   double retry_after_seconds = 0;   // kRefuse: computed from backlog and service rates, 1 to 60
-  double predicted_ttft_ms = 0;        // From submit(); median
+  double predicted_ttft_ms = 0;     // From submit(); median
   double predicted_ttft_bound_ms = 0;  // 90% of the requests are expected to be faster
   double predicted_tpot_ms = 0;
 };
@@ -142,6 +145,9 @@ class Scheduler {
   // The worker of the last move could not switch.
   virtual void role_move_failed(WorkerIndex, TimePoint) {}
   virtual Recommendation recommendation() const { return {}; }
+
+  // What a client that is refused now for the caller's reasons should wait; books nothing.
+  virtual double retry_after_seconds(TimePoint) const { return 1; }
 
   virtual int queued() const = 0;
   virtual int dispatched() const = 0;

@@ -38,6 +38,7 @@ struct Bench {
   explicit Bench(SchedulerConfig limits = {}) {
     Config config;
     config.scheduler = limits;
+    if (limits.policy == "slack") config.scheduler.policy = "least_backlog";
     scheduler = make_scheduler(config);
   }
   // The one decision for one request.

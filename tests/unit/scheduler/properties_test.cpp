@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <random>
 
@@ -26,14 +28,16 @@ constexpr int kIndexes = 12;
 
 class History {
  public:
-  explicit History(uint64_t seed) : random_(seed) {
+  History(uint64_t seed, const std::string& policy) : random_(seed), slack_(policy == "slack") {
     config_.scheduler.queue_max = 50;
-    config_.scheduler.policy = pick(2) == 0 ? "least_backlog" : "round_robin";
+    config_.scheduler.policy = policy;
+    config_.scheduler.prefix_index_bytes = config_.scheduler.session_index_bytes = 1 << 20;
+    config_.ratio.mode = pick(2) == 0 ? "auto" : "fixed";
     scheduler_ = make_scheduler(config_);
   }
 
   void step() {
-    switch (pick(10)) {
+    switch (pick(12)) {
       case 0:
         join();
         break;
@@ -53,7 +57,10 @@ class History {
         finish_prefill();
         break;
       case 6:
-        clock_.advance(Duration(1s) * pick(10));
+        clock_.advance(Duration(1s) * (pick(20) == 0 ? pick(10000) - 5000 : pick(10)));
+        break;
+      case 7:
+        learn();
         break;
       default:
         submit();
@@ -94,7 +101,7 @@ class History {
   void join() {
     const int index = pick(kIndexes);
     if (known(index).present) return;
-    WorkerState state{.role = static_cast<Role>(pick(3)), .slots = 1 + pick(8)};
+    WorkerState state{.role = static_cast<Role>(pick(4)), .slots = 1 + pick(8)};
     state.slots_free = state.slots;
     state.kv_tokens_capacity = 2000 + pick(20000);
     known(index) = {true, ++lives_, state};
@@ -115,7 +122,30 @@ class History {
     state.prefill_backlog_tokens = pick(5000);
     state.prefill_us_per_token = pick(300);
     state.accepting = pick(5) != 0;
+    if (pick(10) == 0) state.role = static_cast<Role>(pick(4));
     scheduler_->worker_updated(index, state);
+  }
+  // All that may be told and asked besides; most of it makes no sense.
+  void learn() {
+    const int index = pick(kIndexes);
+    const double ms = pick(4) == 0 ? std::numeric_limits<double>::quiet_NaN() : pick(2000) - 200;
+    scheduler_->observe(index, {.prompt_first = pick(5000),
+                                .prompt_tokens = pick(2) * pick(3000),
+                                .sequences = pick(20),
+                                .context_tokens = pick(50000),
+                                .ms = ms});
+    const CacheEvent event{.hash = static_cast<uint64_t>(pick(40)), .stored = pick(3) != 0};
+    scheduler_->cache_changed(index, std::span(&event, 1));
+    if (!dispatched_.empty()) scheduler_->first_token(dispatched_.begin()->first, clock_.now());
+    for (const RoleMove& move : scheduler_->role_moves(clock_.now())) {
+      REQUIRE(known(move.worker).present);
+      if (pick(2) == 0) {
+        known(move.worker).state.role = move.to;
+        scheduler_->worker_updated(move.worker, known(move.worker).state);
+      } else {
+        scheduler_->role_move_failed(move.worker, clock_.now());
+      }
+    }
   }
   void submit() {
     Request request{
@@ -123,6 +153,15 @@ class History {
     request.prefill_only = pick(5) == 0;
     if (pick(3) == 0) request.avoid = {pick(kIndexes)};
     if (pick(4) == 0) request.deadline = clock_.now() + Duration(1s) * (1 + pick(20));
+    if (slack_) {
+      request.tenant = std::to_string(pick(3));
+      request.priority = pick(10) == 0 ? std::numeric_limits<int>::min() : pick(3);
+      request.refuse_on_miss = pick(4) == 0;
+      request.ttft_slo = Duration(1ms) * pick(5000);
+      request.tpot_slo = Duration(1ms) * pick(100);
+      request.session = static_cast<uint64_t>(pick(5));
+      for (int i = pick(6); i > 0; --i) request.blocks.push_back(static_cast<uint64_t>(pick(40)));
+    }
     waiting_[++tickets_] = request;
     scheduler_->submit(tickets_, request, clock_.now());
   }
@@ -150,7 +189,7 @@ class History {
       const auto it = waiting_.find(decision.ticket);
       REQUIRE(it != waiting_.end());  // Exactly one decision, and none for a withdrawn ticket
       if (decision.path != Path::kRefuse) {
-        CHECK(decision.ticket > last);
+        if (!slack_) CHECK(decision.ticket > last);
         last = decision.ticket;
         place(decision, it->second);
       } else {
@@ -161,7 +200,7 @@ class History {
       waiting_.erase(it);
     }
     // Nobody who still waits came earlier: strict order of arrival.
-    if (last != 0 && !waiting_.empty()) CHECK(waiting_.begin()->first > last);
+    if (!slack_ && last != 0 && !waiting_.empty()) CHECK(waiting_.begin()->first > last);
   }
   void place(const Decision& decision, const Request& request) {
     Share share;
@@ -170,6 +209,8 @@ class History {
       REQUIRE(worker.present);
       CHECK(worker.state.accepting);
       CHECK(serves_decode(worker.state.role));
+      CHECK(std::isfinite(decision.predicted_ttft_ms));
+      CHECK(decision.predicted_ttft_ms >= 0);
       share = {decision.decode, worker.life, 0, request.choices};
       share.tokens =
           std::min<int64_t>(4096, request.prompt_tokens + request.max_tokens) * request.choices;
@@ -198,6 +239,7 @@ class History {
   }
 
   std::mt19937_64 random_;
+  const bool slack_;
   Config config_;
   ManualClock clock_;
   std::unique_ptr<Scheduler> scheduler_;
@@ -210,40 +252,15 @@ class History {
 
 TEST_CASE("no promise exceeds a worker, order holds and every ticket gets one decision") {
   const uint64_t seed = test_seed();
-  for (uint64_t run = 0; run < 60; ++run) {
-    CAPTURE(run);
-    History history(seed + run);
-    for (int i = 0; i < 500; ++i) history.step();
-    history.end();
+  for (const char* policy : {"slack", "least_backlog", "static_split", "round_robin"}) {
+    for (uint64_t run = 0; run < 30; ++run) {
+      CAPTURE(policy);
+      CAPTURE(run);
+      History history(seed + run, policy);
+      for (int i = 0; i < 500; ++i) history.step();
+      history.end();
+    }
   }
-}
-
-TEST_CASE("a decision among 1,000 workers is cheap") {
-  auto scheduler = make_scheduler(Config{});
-  for (int i = 0; i < 1000; ++i) {
-    WorkerState state{.role = i % 2 == 0 ? Role::kPrefill : Role::kDecode,
-                      .slots = 16,
-                      .slots_free = 16,
-                      .kv_tokens_capacity = 65536,
-                      .prefill_us_per_token = 50.0 + i};
-    scheduler->worker_joined(i, state);
-  }
-  std::vector<double> micros;
-  for (Ticket ticket = 1; ticket <= 4000; ++ticket) {
-    const auto begin = std::chrono::steady_clock::now();
-    scheduler->submit(ticket, Request{.prompt_tokens = 500, .max_tokens = 100}, TimePoint{});
-    const auto decisions = scheduler->poll(TimePoint{});
-    const auto end = std::chrono::steady_clock::now();
-    REQUIRE(decisions.size() == 1);
-    REQUIRE(decisions[0].path == Path::kRemote);
-    micros.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
-    if (ticket > 2000) scheduler->finished(ticket - 2000, -1);
-  }
-  std::sort(micros.begin(), micros.end());
-  MESSAGE("decision cost, 1,000 workers: p50 " << micros[micros.size() / 2] << " us, p99 "
-                                               << micros[micros.size() * 99 / 100] << " us");
-  CHECK(micros[micros.size() / 2] <
-        5000);  // A machine under sanitizers passes too; the figure is printed
 }
 
 }  // namespace
