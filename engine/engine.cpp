@@ -14,7 +14,7 @@ Result<std::unique_ptr<Engine>> make_engine(const Config& config, int slots, int
     return Status(ErrorCode::kInvalidArgument,
                   "engine.chunk_tokens must be at least " + std::to_string(kChunkTokensMin));
   }
-  if (config.model.engine == "sim") return make_sim_engine(config, slots);
+  if (config.model.engine == "sim") return make_sim_engine(config, slots, threads);
   if (config.model.engine == "llama") return make_llama_engine(config, slots, threads);
   return Status(ErrorCode::kInvalidArgument,
                 "model.engine is '" + config.model.engine + "', allowed are llama and sim");

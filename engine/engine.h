@@ -86,6 +86,13 @@ class Engine {
   virtual const ModelInfo& model() const = 0;
   virtual const KvLayout& kv_layout() const = 0;
   virtual int sequences_max() const = 0;
+  virtual int threads() const = 0;
+
+  // Another number of sequences and threads; keeps the weights. On failure the engine is as before.
+  // Requires: no sequence is open.
+  virtual Status resize(int slots, int threads) = 0;
+  // An engine on the same weights with sequences of its own, for a thread of its own.
+  virtual Result<std::unique_ptr<Engine>> make_sibling(int slots, int threads) const = 0;
 
   // Takes the lowest free sequence id, which keeps running sequences dense: libllama splits a batch
   // whose ids have holes (docs/architecture.md). kResourceExhausted when none is free.

@@ -152,7 +152,9 @@ struct Expectation {
 };
 
 struct IncomingProgress {
-  bool complete = false;  // Sealed, and every unit of the seal was consumed()
+  bool landed_all = false;  // Sealed, and every unit of the seal is in landing memory or beyond
+  bool complete = false;    // And every one was consumed()
+  TimePoint sealed_at{};    // When the sender said that everything is computed
   uint64_t bytes = 0;
   int64_t first_us = 0;  // Wall clock of the first unit's landing; 0 before
   int64_t last_us = 0;

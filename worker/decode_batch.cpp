@@ -4,12 +4,13 @@
 #include <unordered_map>
 
 #include "common/log.h"
+#include "scheduler/step_planner.h"
 
 namespace tandem::worker {
 namespace {
 
-// A router that has not read for so long loses the legs that wait for it.
-constexpr auto kPausedMax = std::chrono::seconds(10);
+// Steps are alike: one in so many is reported as a sample, the first ones too.
+constexpr uint64_t kStepsPerSample = 8;
 
 }  // namespace
 
@@ -34,7 +35,7 @@ std::vector<DecodeBatch::Row> DecodeBatch::collect() {
   for (DecodeLeg& leg : legs_) {
     if (leg.state != DecodeLeg::State::kRunning) continue;
     if (!router_reads(leg, now)) {
-      if (now - leg.paused_since > kPausedMax) slow.push_back(&leg);
+      if (now - leg.paused_since > context_.config.worker.slow_router) slow.push_back(&leg);
       continue;
     }
     for (size_t i = 0; i < leg.choices.size(); ++i) {
@@ -53,7 +54,10 @@ std::vector<DecodeBatch::Row> DecodeBatch::collect() {
 
 bool DecodeBatch::step() {
   const std::vector<Row> rows = collect();
-  if (rows.empty()) return false;
+  if (rows.empty()) {
+    context_.pacer.stepped({}, 0, 0);
+    return false;
+  }
   std::vector<DecodeInput> inputs;
   inputs.reserve(rows.size());
   for (const Row& row : rows) {
@@ -74,11 +78,35 @@ bool DecodeBatch::step() {
     }
     return true;
   }
+  int64_t context_tokens = 0;
+  for (const Row& row : rows) context_tokens += row.choice->position + 1;
   sample(rows);
-  const Duration busy = clock.now() - before;
-  context_.report.count_step(static_cast<int>(rows.size()), busy);
-  step_ms_.add(to_ms(busy));
+  measure(static_cast<int>(rows.size()), context_tokens, clock.now() - before);
   return true;
+}
+
+void DecodeBatch::measure(int sequences, int64_t context_tokens, Duration busy) {
+  const double ms = to_ms(busy);
+  context_.report.count_step(sequences, busy);
+  step_ms_.add(ms);
+  if (steps_++ % kStepsPerSample == 0) {
+    context_.report.sample({0, 0, sequences, context_tokens, ms});
+  }
+  // How far each leg is ahead of its target, for chunks that want to run beside it.
+  const TimePoint now = context_.clock.now();
+  std::vector<double> slack_ms;
+  double tightest_ms = 0;
+  for (DecodeLeg& leg : legs_) {
+    if (leg.state != DecodeLeg::State::kRunning || leg.paused_since != TimePoint{}) continue;
+    const int64_t wished_us = leg.leg().tpot_slo_us;
+    const double tpot_ms =
+        wished_us > 0 ? static_cast<double>(wished_us) / 1e3 : to_ms(context_.config.slo.tpot);
+    ++leg.steps;
+    slack_ms.push_back(
+        scheduler::tpot_slack_ms(leg.steps + 1, tpot_ms, to_ms(now - leg.joined_at)));
+    tightest_ms = slack_ms.size() == 1 ? tpot_ms : std::min(tightest_ms, tpot_ms);
+  }
+  context_.pacer.stepped(slack_ms, tightest_ms, ms);
 }
 
 void DecodeBatch::sample(const std::vector<Row>& rows) {

@@ -33,11 +33,14 @@ class DecodeBatch {
   std::vector<Row> collect();
   bool router_reads(DecodeLeg& leg, TimePoint now);
   void sample(const std::vector<Row>& rows);
+  // What the step tells the pacer and the routers' cost models.
+  void measure(int sequences, int64_t context_tokens, Duration busy);
 
   const WorkContext& context_;
   DecodeLegs& legs_;
   const FailLeg fail_;
   Smoothed step_ms_;
+  uint64_t steps_ = 0;
   bool paused_ = false;
 };
 

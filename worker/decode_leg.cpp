@@ -24,7 +24,8 @@ void close_choice(Engine& engine, DecodeChoice& choice) {
   if (choice.sequence) engine.close(*std::exchange(choice.sequence, std::nullopt));
 }
 
-void accept_first(Engine& engine, DecodeLeg& leg, const std::vector<SampledToken>& first) {
+void accept_first(Engine& engine, DecodeLeg& leg, const std::vector<SampledToken>& first,
+                  TimePoint now) {
   for (size_t i = 0; i < leg.choices.size(); ++i) {
     DecodeChoice& choice = leg.choices[i];
     if (choice.done) continue;  // Cancelled while the rows came.
@@ -35,6 +36,7 @@ void accept_first(Engine& engine, DecodeLeg& leg, const std::vector<SampledToken
     if (finish != FinishReason::kNone) close_choice(engine, choice);
   }
   leg.state = DecodeLeg::State::kRunning;
+  leg.joined_at = now;
 }
 
 }  // namespace tandem::worker

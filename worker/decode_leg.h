@@ -37,15 +37,20 @@ struct DecodeLeg {
   TimePoint deadline{};
   State state = State::kExpecting;
   std::vector<DecodeChoice> choices;
-  bool transfer_open = false;  // The Receiver must be told how it ended
+  transfer::Receiver* receiver = nullptr;  // Where its rows come from; null: its prompt runs here
+  bool transfer_open = false;              // The Receiver must be told how it ended
 
   std::optional<transfer::SealInfo> seal;  // kReceiving
+  bool told_first = false;                 // Its router knows that the first rows are here,
+  bool told_last = false;                  // and that all are
 
   std::vector<Chunk> grid;  // kPrompt
   size_t next_chunk = 0;
   int64_t started_us = 0;
 
-  TimePoint paused_since{};  // kRunning: its router does not read; zero when it does
+  TimePoint joined_at{};     // kRunning
+  int steps = 0;             // Since then
+  TimePoint paused_since{};  // Its router does not read; zero when it does
 
   const link::Leg& leg() const { return command.leg; }
   int tokens() const { return static_cast<int>(command.leg.tokens.size()); }
@@ -84,6 +89,7 @@ Status open_choices(Engine& engine, DecodeLeg& leg);
 // The choice's answer has ended: its sequence is free.
 void close_choice(Engine& engine, DecodeChoice& choice);
 // Takes over each choice's first token, which is already with the router. Requires: one per choice.
-void accept_first(Engine& engine, DecodeLeg& leg, const std::vector<SampledToken>& first);
+void accept_first(Engine& engine, DecodeLeg& leg, const std::vector<SampledToken>& first,
+                  TimePoint now);
 
 }  // namespace tandem::worker

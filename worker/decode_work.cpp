@@ -8,21 +8,22 @@ namespace tandem::worker {
 namespace {
 
 // How long rows may be imported between two decode steps, and at a time when nobody decodes.
-constexpr auto kImportWhileRunning = std::chrono::milliseconds(2);
-constexpr auto kImportWhileIdle = std::chrono::milliseconds(10);
+constexpr Duration kImportWhileRunning = std::chrono::milliseconds(2);
+constexpr Duration kImportWhileIdle = std::chrono::milliseconds(10);
 // How often a router that does not read is looked at again.
 constexpr auto kPausedLook = std::chrono::milliseconds(20);
 
 }  // namespace
 
-DecodeWork::DecodeWork(const WorkContext& context, transfer::Receiver* receiver)
+DecodeWork::DecodeWork(const WorkContext& context, const Receivers& receivers)
     : context_(context),
-      receiver_(receiver),
+      receivers_(receivers),
       prompts_(context_, legs_, [this](DecodeLeg& leg, const Status& why) { fail(leg, why); }),
       batch_(context_, legs_, [this](DecodeLeg& leg, const Status& why) { fail(leg, why); }) {
-  if (receiver_) {
-    import_.emplace(context_, *receiver_, legs_,
-                    [this](DecodeLeg& leg, const Status& why) { fail(leg, why); });
+  for (transfer::Receiver* receiver : {receivers.own, receivers.remote}) {
+    if (!receiver) continue;
+    imports_.emplace_back(context_, *receiver, legs_,
+                          [this](DecodeLeg& leg, const Status& why) { fail(leg, why); });
   }
 }
 
@@ -45,7 +46,7 @@ Status DecodeWork::admit(const link::DecodeCommand& command) {
     return {ErrorCode::kResourceExhausted, std::to_string(slots_free()) + " slots are free, " +
                                                std::to_string(command.leg.choices) + " are needed"};
   }
-  if (!command.local && !receiver_) {
+  if (!command.local && !receivers_.remote) {
     return {ErrorCode::kFailedPrecondition, "a coupled worker takes no transfers"};
   }
   return {};
@@ -68,7 +69,8 @@ void DecodeWork::on_decode(DecodeArrived message) {
       leg_deadline(leg.leg(), context_.clock.now(), context_.config.router.request_deadline);
   leg.choices.resize(static_cast<size_t>(leg.leg().choices));
   send_event(*leg.router, leg.leg().transfer, "accepted");
-  if (leg.command.local) {
+  leg.receiver = leg.command.local ? receivers_.own : receivers_.remote;
+  if (!leg.receiver) {
     leg.state = DecodeLeg::State::kPrompt;
   } else if (Status status = expect(leg); !status.ok()) {
     fail(leg, status);
@@ -95,7 +97,7 @@ Status DecodeWork::expect(DecodeLeg& leg) {
   events.on_failed = [post](const Status& status) {
     post(TransferChanged::Kind::kFailed, {}, status);
   };
-  TANDEM_RETURN_IF_ERROR(receiver_->expect(expectation, std::move(events)));
+  TANDEM_RETURN_IF_ERROR(leg.receiver->expect(expectation, std::move(events)));
   leg.transfer_open = true;
   return {};
 }
@@ -156,29 +158,54 @@ bool DecodeWork::running() const {
 bool DecodeWork::advance() {
   check_ends(context_.clock.now());
   bool more = false;
-  if (import_) {
-    receiver_->poll();
-    more = import_->advance(running() ? Duration(kImportWhileRunning) : Duration(kImportWhileIdle));
-    join_ready();
+  const Duration budget = running() ? kImportWhileRunning : kImportWhileIdle;
+  for (KvImport& import : imports_) {
+    import.receiver().poll();
+    if (import.advance(budget)) more = true;
   }
+  follow_transfers();
   if (prompts_.advance()) more = true;
   if (batch_.step()) more = true;
   release_done();
   return more;
 }
 
-void DecodeWork::join_ready() {
+void DecodeWork::follow_transfers() {
   for (auto leg = legs_.begin(); leg != legs_.end();) {
     DecodeLeg& here = *leg++;
-    if (here.state != DecodeLeg::State::kReceiving || !here.seal) continue;
-    if (Status status = try_join(here); !status.ok()) fail(here, status);
+    if (here.state != DecodeLeg::State::kReceiving) continue;
+    if (Status status = follow(here); !status.ok()) fail(here, status);
   }
 }
 
-Status DecodeWork::try_join(DecodeLeg& leg) {
+Status DecodeWork::follow(DecodeLeg& leg) {
+  if (leg.told_first && !leg.seal) return {};
+  const transfer::IncomingProgress progress = leg.receiver->progress_of(leg.leg().transfer);
+  tell_progress(leg, progress);
+  if (!leg.seal || !progress.complete || leg.rows() < leg.tokens()) return {};
+  return join(leg, progress);
+}
+
+// Each once, when it happens: what waits where can be told from them.
+void DecodeWork::tell_progress(DecodeLeg& leg, const transfer::IncomingProgress& progress) {
+  link::LegEvent event;
+  event.transfer = leg.leg().transfer;
+  if (progress.first_us != 0 && !std::exchange(leg.told_first, true)) {
+    event.name = "kv_first";
+    event.at_us = progress.first_us;
+    static_cast<void>(leg.router->send(link::FrameKind::kLegEvent, event.encode()));
+  }
+  if (progress.landed_all && !std::exchange(leg.told_last, true)) {
+    event.name = "kv_last";
+    event.at_us = progress.last_us;
+    event.bytes = static_cast<int64_t>(progress.bytes);
+    event.landed = progress.landed;
+    static_cast<void>(leg.router->send(link::FrameKind::kLegEvent, event.encode()));
+  }
+}
+
+Status DecodeWork::join(DecodeLeg& leg, const transfer::IncomingProgress& progress) {
   const TransferId transfer = leg.leg().transfer;
-  const transfer::IncomingProgress progress = receiver_->progress_of(transfer);
-  if (!progress.complete || leg.rows() < leg.tokens()) return {};
   if (leg.seal->tokens != leg.tokens() || leg.seal->first.size() != leg.choices.size()) {
     return {ErrorCode::kDataLoss, "the seal does not fit the request"};
   }
@@ -188,25 +215,14 @@ Status DecodeWork::try_join(DecodeLeg& leg) {
     if (first < 0 || first >= vocab) return {ErrorCode::kDataLoss, "the seal holds no token"};
     if (!leg.choices[i].done) leg.choices[i].sampler->accept(first);
   }
-  accept_first(context_.engine, leg, leg.seal->first);
+  send_event(*leg.router, transfer, "landed");
+  const TimePoint now = context_.clock.now();
+  accept_first(context_.engine, leg, leg.seal->first, now);
+  context_.report.count_transfer(progress, now);
   leg.transfer_open = false;
-  send_transfer_events(leg, progress);
-  receiver_->finish(transfer, {});
+  send_event(*leg.router, transfer, "joined");
+  leg.receiver->finish(transfer, {});
   return {};
-}
-
-void DecodeWork::send_transfer_events(DecodeLeg& leg, const transfer::IncomingProgress& progress) {
-  link::LegEvent event;
-  event.transfer = leg.leg().transfer;
-  event.name = "kv_first";
-  event.at_us = progress.first_us;
-  static_cast<void>(leg.router->send(link::FrameKind::kLegEvent, event.encode()));
-  event.name = "kv_last";
-  event.at_us = progress.last_us;
-  event.bytes = static_cast<int64_t>(progress.bytes);
-  event.landed = progress.landed;
-  static_cast<void>(leg.router->send(link::FrameKind::kLegEvent, event.encode()));
-  send_event(*leg.router, leg.leg().transfer, "joined");
 }
 
 void DecodeWork::release_done() {
@@ -240,8 +256,8 @@ void DecodeWork::release(DecodeLeg& leg, const Status& outcome) {
     const Status reason =
         outcome.ok() ? Status(ErrorCode::kCancelled, "nothing is left to do") : outcome;
     context_.report.count_transfer_failure(reason.code());
-    import_->forget(transfer);
-    receiver_->finish(transfer, reason);
+    for (KvImport& import : imports_) import.forget(transfer);
+    leg.receiver->finish(transfer, reason);
   }
   for (DecodeChoice& choice : leg.choices) close_choice(context_.engine, choice);
   send_event(*leg.router, transfer, "released");
@@ -249,7 +265,7 @@ void DecodeWork::release(DecodeLeg& leg, const Status& outcome) {
 }
 
 TimePoint DecodeWork::next_wakeup() const {
-  TimePoint wake = TimePoint::max();
+  TimePoint wake = prompts_.held_until();
   for (const DecodeLeg& leg : legs_) {
     if (leg.state == DecodeLeg::State::kStopped) return {};
     wake = std::min(wake, leg.deadline);
@@ -260,6 +276,7 @@ TimePoint DecodeWork::next_wakeup() const {
 void DecodeWork::fill(link::Load& load) const {
   const Engine& engine = context_.engine;
   const int context = engine.model().context;
+  load.slots = engine.sequences_max();
   load.slots_free = slots_free();
   load.kv_tokens_capacity = int64_t{engine.sequences_max()} * context;
   for (const DecodeLeg& leg : legs_) {
@@ -281,9 +298,8 @@ void DecodeWork::fill(link::Load& load) const {
   load.prefill_us_per_token = prompts_.us_per_token();
 }
 
-std::unique_ptr<RoleWork> make_decode_work(const WorkContext& context,
-                                           transfer::Receiver* receiver) {
-  return std::make_unique<DecodeWork>(context, receiver);
+std::unique_ptr<RoleWork> make_decode_work(const WorkContext& context, const Receivers& receivers) {
+  return std::make_unique<DecodeWork>(context, receivers);
 }
 
 }  // namespace tandem::worker

@@ -1,7 +1,7 @@
-// DecodeWork: a decode worker's (or coupled worker's) legs. A leg's slots and positions are
-// promised when its command is accepted; rows come from a prefill worker or from running the prompt
-// here; then it joins the running batch. release() is the one place where a leg's sequences,
-// transfer and record are given back.
+// DecodeWork: the legs of a decode worker, a coupled worker or a partitioned worker's decode half.
+// A leg's slots and positions are promised when its command is accepted; rows come from a prefill
+// worker, from the other half or from running the prompt here; then it joins the running batch.
+// release() is the one place where a leg's sequences, transfer and record are given back.
 #pragma once
 
 #include "worker/decode_batch.h"
@@ -13,7 +13,7 @@ namespace tandem::worker {
 
 class DecodeWork final : public RoleWork {
  public:
-  DecodeWork(const WorkContext& context, transfer::Receiver* receiver);
+  DecodeWork(const WorkContext& context, const Receivers& receivers);
 
   void on_prefill(PrefillArrived message) override;
   void on_decode(DecodeArrived message) override;
@@ -26,14 +26,16 @@ class DecodeWork final : public RoleWork {
   TimePoint next_wakeup() const override;
   bool idle() const override { return legs_.empty(); }
   void fill(link::Load& load) const override;
+  bool has(TransferId transfer) { return find_leg(legs_, transfer) != nullptr; }
 
  private:
   Status admit(const link::DecodeCommand& command);
   int slots_free() const;
   Status expect(DecodeLeg& leg);
-  Status try_join(DecodeLeg& leg);
-  void send_transfer_events(DecodeLeg& leg, const transfer::IncomingProgress& progress);
-  void join_ready();
+  void follow_transfers();
+  Status follow(DecodeLeg& leg);
+  Status join(DecodeLeg& leg, const transfer::IncomingProgress& progress);
+  void tell_progress(DecodeLeg& leg, const transfer::IncomingProgress& progress);
   void release_done();
   void check_ends(TimePoint now);
   bool running() const;
@@ -43,11 +45,11 @@ class DecodeWork final : public RoleWork {
   void release(DecodeLeg& leg, const Status& outcome);
 
   const WorkContext context_;
-  transfer::Receiver* const receiver_;
+  const Receivers receivers_;
   DecodeLegs legs_;
   LocalPrompt prompts_;
   DecodeBatch batch_;
-  std::optional<KvImport> import_;
+  std::list<KvImport> imports_;  // One for each receiver
   bool draining_ = false;
 };
 

@@ -7,6 +7,7 @@ bool Inbox::try_push_command(Message&& command) {
     const std::lock_guard lock(mutex_);
     if (commands_ >= kCommandsMax) return false;
     ++commands_;
+    ++pushed_;
     messages_.push_back(std::move(command));
   }
   arrived_.notify_one();
@@ -16,6 +17,7 @@ bool Inbox::try_push_command(Message&& command) {
 void Inbox::push(Message&& message) {
   {
     const std::lock_guard lock(mutex_);
+    ++pushed_;
     messages_.push_back(std::move(message));
   }
   arrived_.notify_one();
@@ -35,6 +37,11 @@ std::deque<Message> Inbox::take(TimePoint deadline) {
   landed_ = false;
   commands_ = 0;
   return std::exchange(messages_, {});
+}
+
+uint64_t Inbox::pushed() const {
+  const std::lock_guard lock(mutex_);
+  return pushed_;
 }
 
 bool Inbox::empty() const {

@@ -37,6 +37,13 @@ struct RouterGone {
 struct DrainChanged {
   bool draining = false;
 };
+// Every leg fails with the reason.
+struct LegsEnded {
+  Status reason;
+};
+struct RoleAsked {
+  Role role = Role::kDecode;
+};
 struct StopRequested {};
 // Something happened to a transfer, outgoing or incoming.
 struct TransferChanged {
@@ -48,7 +55,7 @@ struct TransferChanged {
 };
 
 using Message = std::variant<PrefillArrived, DecodeArrived, CancelArrived, RouterGone, DrainChanged,
-                             StopRequested, TransferChanged>;
+                             LegsEnded, RoleAsked, StopRequested, TransferChanged>;
 
 class Inbox {
  public:
@@ -62,12 +69,14 @@ class Inbox {
   // passed.
   std::deque<Message> take(TimePoint deadline);
   bool empty() const;
+  uint64_t pushed() const;  // Messages ever
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<Message> messages_;  // Guarded by mutex_
   size_t commands_ = 0;           // Guarded
+  uint64_t pushed_ = 0;           // Guarded
   bool landed_ = false;           // Guarded
 };
 

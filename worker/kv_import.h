@@ -21,6 +21,7 @@ class KvImport {
 
   // Works for about `budget`. True: more could be done at once.
   bool advance(Duration budget);
+  transfer::Receiver& receiver() const { return receiver_; }
   // The leg's transfer ends: its units will not be touched again.
   void forget(TransferId transfer);
 

@@ -11,8 +11,8 @@ bool is_router(const link::SessionPtr& session) { return session->peer().kind ==
 }  // namespace
 
 LinkFront::LinkFront(const WorkContext& context, const link::Hello& self,
-                     transfer::Receiver* receiver)
-    : context_(context), self_(self), receiver_(receiver) {}
+                     const Equipment& equipment)
+    : context_(context), self_(self), equipment_(equipment) {}
 
 link::SessionHandlers LinkFront::handlers() {
   link::SessionHandlers handlers;
@@ -38,7 +38,9 @@ Status LinkFront::check(const link::Hello& peer) const {
     return Status(ErrorCode::kFailedPrecondition,
                   "another " + what + ": " + theirs + " there, " + ours + " here");
   };
-  if (!receiver_) return {ErrorCode::kFailedPrecondition, "this worker takes no transfers"};
+  if (!equipment_.receiver_for(peer)) {
+    return {ErrorCode::kFailedPrecondition, "this worker takes no transfers"};
+  }
   if (peer.model_digest != self_.model_digest) {
     return refuse("model", peer.model_digest, self_.model_digest);
   }
@@ -55,8 +57,9 @@ Status LinkFront::check(const link::Hello& peer) const {
 void LinkFront::on_frame(const link::SessionPtr& session, link::FrameKind kind,
                          std::string_view body) {
   if (is_router(session)) return on_router_frame(session, kind, body);
-  if (kind >= link::FrameKind::kOpen && receiver_) {
-    return receiver_->on_frame(session, kind, body);
+  transfer::Receiver* const receiver = equipment_.receiver_for(session->peer());
+  if (kind >= link::FrameKind::kOpen && receiver) {
+    return receiver->on_frame(session, kind, body);
   }
   session->close({ErrorCode::kInvalidArgument, "a worker may only transfer"});
 }
@@ -105,7 +108,9 @@ void LinkFront::cancel(const link::SessionPtr& session, std::string_view body) {
 void LinkFront::control(const link::SessionPtr& session, std::string_view body) {
   const auto command = link::ControlCommand::decode(body);
   if (!command) return session->close(command.status());
-  if (!context_.inbox.try_push_command(DrainChanged{command->action == "drain"})) {
+  Message message = DrainChanged{command->action == "drain"};
+  if (command->action == "role") message = RoleAsked{command->role};
+  if (!context_.inbox.try_push_command(std::move(message))) {
     session->close({ErrorCode::kResourceExhausted, "too many commands wait at the worker"});
   }
 }
@@ -115,7 +120,9 @@ void LinkFront::on_close(const link::SessionPtr& session, const Status& reason) 
            session->peer().kind, tandem::quoted(session->peer().name),
            tandem::quoted(reason.message()));
   if (!is_router(session)) {
-    if (receiver_) receiver_->on_close(session, reason);
+    if (auto* const receiver = equipment_.receiver_for(session->peer())) {
+      receiver->on_close(session, reason);
+    }
     return;
   }
   context_.report.router_gone(session.get());

@@ -9,14 +9,13 @@
 #include <string>
 
 #include "link/session.h"
-#include "worker/role_work.h"
+#include "worker/equipment.h"
 
 namespace tandem::worker {
 
 class LinkFront {
  public:
-  // `receiver` is null where no prefill worker may connect.
-  LinkFront(const WorkContext& context, const link::Hello& self, transfer::Receiver* receiver);
+  LinkFront(const WorkContext& context, const link::Hello& self, const Equipment& equipment);
 
   link::SessionHandlers handlers();
 
@@ -34,7 +33,7 @@ class LinkFront {
 
   const WorkContext context_;
   const link::Hello& self_;
-  transfer::Receiver* const receiver_;
+  const Equipment& equipment_;
 };
 
 }  // namespace tandem::worker

@@ -21,13 +21,10 @@ struct LoadReport::Timer {
   boost::asio::steady_timer heartbeat;
 };
 
-LoadReport::LoadReport(boost::asio::io_context& io, const Config& config, const std::string& worker,
-                       const transfer::Sender* sender, const transfer::Receiver* receiver)
+LoadReport::LoadReport(boost::asio::io_context& io, const Config& config, const std::string& worker)
     : io_(io),
       config_(config),
       worker_(worker),
-      sender_(sender),
-      receiver_(receiver),
       label_({{"worker", worker}}),
       prompt_tokens_(metrics::counter("tandem_prefill_tokens_total", "Prompt tokens by source",
                                       with(label_, {"source", "computed"}))),
@@ -44,27 +41,46 @@ LoadReport::LoadReport(boost::asio::io_context& io, const Config& config, const 
                                   with(label_, {"state", "capacity"}))),
       transfers_in_flight_(
           metrics::gauge("tandem_transfers_in_flight", "KV transfers that are open", label_)),
-      timer_(std::make_unique<Timer>(io)) {
-  const auto series = [&](std::string_view direction) {
-    const auto labels = with(label_, {"direction", std::string(direction)});
-    TransferSeries made;
-    made.bytes = metrics::counter("tandem_kv_transfer_bytes_total", "KV bytes moved", labels);
-    made.done = metrics::counter("tandem_kv_transfers_total", "KV transfers completed", labels);
-    made.retired = metrics::counter("tandem_kv_segments_retired_total",
-                                    "Landing segments retired after a peer failed", labels);
-    made.seconds = metrics::counter("tandem_kv_transfer_seconds_total",
-                                    "First to last byte, summed over transfers", labels);
-    made.exposed = metrics::counter("tandem_kv_transfer_exposed_seconds_total",
-                                    "After the last layer was computed, summed", labels);
-    made.stalls = metrics::counter("tandem_kv_transfer_credit_stalls_total",
-                                   "Units that waited for landing room", labels);
-    return made;
-  };
-  if (receiver_) in_ = series("in");
-  if (sender_) out_ = series("out");
-}
+      landing_used_(metrics::gauge("tandem_landing_bytes", "Landing memory by state",
+                                   with(label_, {"state", "used"}))),
+      landing_capacity_(metrics::gauge("tandem_landing_bytes", "Landing memory by state",
+                                       with(label_, {"state", "capacity"}))),
+      transfer_seconds_(metrics::histogram("tandem_kv_transfer_seconds",
+                                           "Of a KV transfer, first row to last",
+                                           metrics::kTransferBounds, label_)),
+      transfer_exposed_seconds_(
+          metrics::histogram("tandem_kv_transfer_exposed_seconds",
+                             "Of a KV transfer, from the end of the prompt's computing to the join",
+                             metrics::kTransferBounds, label_)),
+      timer_(std::make_unique<Timer>(io)) {}
 
 LoadReport::~LoadReport() = default;
+
+LoadReport::TransferSeries LoadReport::series_of(std::string_view direction) const {
+  const auto labels = with(label_, {"direction", std::string(direction)});
+  TransferSeries made;
+  made.bytes = metrics::counter("tandem_kv_transfer_bytes_total", "KV bytes moved", labels);
+  made.done = metrics::counter("tandem_kv_transfers_total", "KV transfers completed", labels);
+  made.retired = metrics::counter("tandem_kv_segments_retired_total",
+                                  "Landing segments retired after a peer failed", labels);
+  made.stalls = metrics::counter("tandem_kv_transfer_credit_stalls_total",
+                                 "Units that waited for landing room", labels);
+  return made;
+}
+
+void LoadReport::watch(const transfer::Sender& sender) {
+  Watched watched{.sender = &sender, .series = series_of("out")};
+  const std::lock_guard lock(mutex_);
+  watched_.push_back(std::move(watched));
+}
+
+void LoadReport::watch(const transfer::Receiver& receiver, int64_t landing_bytes) {
+  Watched watched{.receiver = &receiver, .series = series_of("in")};
+  const std::lock_guard lock(mutex_);
+  landing_bytes_ += landing_bytes;
+  landing_capacity_.set(static_cast<double>(landing_bytes_));
+  watched_.push_back(std::move(watched));
+}
 
 void LoadReport::publish(const link::Load& load) {
   {
@@ -75,9 +91,35 @@ void LoadReport::publish(const link::Load& load) {
   boost::asio::post(io_, [this] { push_soon(); });
 }
 
-void LoadReport::count_prompt(int tokens, Duration busy) const {
-  prompt_tokens_.add(tokens);
+void LoadReport::publish_prompts(const Prompts& prompts) {
+  {
+    const std::lock_guard lock(mutex_);
+    prompts_ = prompts;
+    if (std::exchange(push_pending_, true)) return;
+  }
+  boost::asio::post(io_, [this] { push_soon(); });
+}
+
+link::Load LoadReport::current() const {
+  const std::lock_guard lock(mutex_);
+  return load_;
+}
+
+void LoadReport::count_prompt(const Chunk& chunk, Duration busy) {
+  prompt_tokens_.add(chunk.count);
   busy_seconds_.add(to_seconds(busy));
+  sample({chunk.first, chunk.count, 0, 0, to_ms(busy)});
+}
+
+void LoadReport::sample(const link::StepSample& sample) {
+  const std::lock_guard lock(mutex_);
+  if (samples_.size() < link::kSamplesMax) samples_.push_back(sample);
+}
+
+void LoadReport::count_transfer(const transfer::IncomingProgress& progress,
+                                TimePoint joined) const {
+  transfer_seconds_.observe(static_cast<double>(progress.last_us - progress.first_us) / 1e6);
+  transfer_exposed_seconds_.observe(to_seconds(joined - progress.sealed_at));
 }
 
 void LoadReport::count_step(int tokens, Duration busy) const {
@@ -102,8 +144,11 @@ void LoadReport::stop() {
 }
 
 void LoadReport::router_opened(const link::SessionPtr& session) {
+  link::Load load = snapshot();
+  const std::vector<link::StepSample> taken = std::exchange(load.samples, first_samples_);
+  static_cast<void>(session->send(link::FrameKind::kLoad, load.encode()));
+  for (const link::StepSample& sampled : taken) sample(sampled);  // The next Load is everybody's
   routers_.push_back(session);
-  static_cast<void>(session->send(link::FrameKind::kLoad, snapshot().encode()));
 }
 
 void LoadReport::router_gone(const link::Session* session) {
@@ -141,10 +186,11 @@ link::Load LoadReport::snapshot() {
     const std::lock_guard lock(mutex_);
     push_pending_ = false;
     load = load_;
+    load.prefill_backlog_tokens += prompts_.backlog_tokens;
+    if (prompts_.us_per_token > 0) load.prefill_us_per_token = prompts_.us_per_token;
+    load.samples = std::exchange(samples_, {});
   }
-  if (receiver_) load.transfers_in_flight = receiver_->streams_open();
-  if (sender_) load.transfers_in_flight = sender_->streams_open();
-  add_transfer_totals();
+  read_transfers(load);
   kv_used_.set(static_cast<double>(load.kv_tokens_used));
   kv_reserved_.set(static_cast<double>(load.kv_tokens_reserved));
   kv_capacity_.set(static_cast<double>(load.kv_tokens_capacity));
@@ -153,22 +199,36 @@ link::Load LoadReport::snapshot() {
   return load;
 }
 
-void LoadReport::add_transfer_totals() {
-  if (receiver_) add(in_, receiver_->totals());
-  if (sender_) add(out_, sender_->totals());
+// On the io_context thread, which alone uses the series.
+void LoadReport::read_transfers(link::Load& load) {
+  std::vector<Watched*> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (Watched& watched : watched_) all.push_back(&watched);
+  }
+  int64_t landing_used = 0;
+  for (Watched* watched : all) {
+    if (watched->sender) {
+      load.transfers_in_flight += watched->sender->streams_open();
+      watched->series.add(watched->sender->totals());
+    } else {
+      load.transfers_in_flight += watched->receiver->streams_open();
+      landing_used += watched->receiver->landing_bytes_used();
+      watched->series.add(watched->receiver->totals());
+    }
+  }
+  landing_used_.set(static_cast<double>(landing_used));
 }
 
-void LoadReport::add(TransferSeries& series, const transfer::TransferTotals& totals) {
-  const auto count = [](const metrics::Counter& counter, auto& last, auto now) {
-    counter.add(static_cast<double>(now - last));
-    last = now;
+void LoadReport::TransferSeries::add(const transfer::TransferTotals& totals) {
+  const auto count = [](const metrics::Counter& counter, auto& counted, auto now) {
+    counter.add(static_cast<double>(now - counted));
+    counted = now;
   };
-  count(series.bytes, series.last.bytes, totals.bytes);
-  count(series.done, series.last.transfers_done, totals.transfers_done);
-  count(series.retired, series.last.segments_retired, totals.segments_retired);
-  count(series.seconds, series.last.seconds, totals.seconds);
-  count(series.exposed, series.last.exposed_seconds, totals.exposed_seconds);
-  count(series.stalls, series.last.credit_stalls, totals.credit_stalls);
+  count(bytes, last.bytes, totals.bytes);
+  count(done, last.transfers_done, totals.transfers_done);
+  count(retired, last.segments_retired, totals.segments_retired);
+  count(stalls, last.credit_stalls, totals.credit_stalls);
 }
 
 }  // namespace tandem::worker

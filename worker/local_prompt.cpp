@@ -15,10 +15,19 @@ DecodeLeg* LocalPrompt::next() {
 }
 
 bool LocalPrompt::advance() {
+  held_until_ = TimePoint::max();
   DecodeLeg* leg = next();
   if (!leg) return false;
   Status status = leg->grid.empty() ? start(*leg) : Status();
-  if (status.ok()) status = run_chunk(*leg);
+  if (status.ok()) {
+    const TimePoint now = context_.clock.now();
+    const TimePoint start = context_.pacer.start_of(leg->grid[leg->next_chunk], now);
+    if (start > now) {
+      held_until_ = start;
+      return false;
+    }
+    status = run_chunk(*leg);
+  }
   if (!status.ok()) fail_(*leg, status);
   return next() != nullptr;
 }
@@ -58,7 +67,8 @@ Status LocalPrompt::run_chunk(DecodeLeg& leg) {
     return {};
   }
   TANDEM_RETURN_IF_ERROR(status.with_context("prefill"));
-  context_.report.count_prompt(chunk.count, busy);
+  context_.report.count_prompt(chunk, busy);
+  context_.pacer.computed(chunk, busy);
   us_per_token_.add(to_seconds(busy) * 1e6 / chunk.count);
   ++leg.next_chunk;
   // Sampling first: it needs the logits that copying may disturb.
@@ -68,27 +78,29 @@ Status LocalPrompt::run_chunk(DecodeLeg& leg) {
 
 Status LocalPrompt::copy_rows(DecodeLeg& leg, const Chunk& chunk) {
   Engine& engine = context_.engine;
-  const DecodeChoice* source = nullptr;
-  const auto& layers = engine.kv_layout().layers;
-  for (DecodeChoice& choice : leg.choices) {
-    if (choice.done) continue;
-    if (!source) {
-      source = &choice;
-      continue;
-    }
+  std::vector<SeqId> sequences;  // The first has the rows
+  for (const DecodeChoice& choice : leg.choices) {
+    if (!choice.done) sequences.push_back(*choice.sequence);
+  }
+  if (sequences.size() < 2) return {};
+  const auto others = std::span(sequences).subspan(1);
+  for (const SeqId sequence : others) {
     for (int first = chunk.first; first < chunk.first + chunk.count;) {
       const int count = std::min(engine.reserve_slice(), chunk.first + chunk.count - first);
-      TANDEM_RETURN_IF_ERROR(engine.reserve(*choice.sequence, first, count));
+      TANDEM_RETURN_IF_ERROR(engine.reserve(sequence, first, count));
       first += count;
     }
-    for (size_t layer = 0; layer < layers.size(); ++layer) {
-      for (const KvPart part : {KvPart::kKey, KvPart::kValue}) {
-        rows_.resize(size_t{layers[layer].row_bytes(part)} * static_cast<size_t>(chunk.count));
-        const int index = static_cast<int>(layer);
+  }
+  const auto& layers = engine.kv_layout().layers;
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    for (const KvPart part : {KvPart::kKey, KvPart::kValue}) {
+      rows_.resize(size_t{layers[layer].row_bytes(part)} * static_cast<size_t>(chunk.count));
+      const int index = static_cast<int>(layer);
+      TANDEM_RETURN_IF_ERROR(
+          engine.export_rows(sequences[0], index, part, chunk.first, chunk.count, rows_));
+      for (const SeqId sequence : others) {
         TANDEM_RETURN_IF_ERROR(
-            engine.export_rows(*source->sequence, index, part, chunk.first, chunk.count, rows_));
-        TANDEM_RETURN_IF_ERROR(
-            engine.import_rows(*choice.sequence, index, part, chunk.first, chunk.count, rows_));
+            engine.import_rows(sequence, index, part, chunk.first, chunk.count, rows_));
       }
     }
   }
@@ -116,7 +128,7 @@ Status LocalPrompt::finish(DecodeLeg& leg) {
   }
   TANDEM_RETURN_IF_ERROR(copy_rows(leg, leg.grid.back()));
   static_cast<void>(leg.router->send(link::FrameKind::kPrefillDone, done.encode()));
-  accept_first(context_.engine, leg, done.first);
+  accept_first(context_.engine, leg, done.first, context_.clock.now());
   send_event(*leg.router, leg.leg().transfer, "joined");
   return {};
 }

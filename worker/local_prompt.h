@@ -17,8 +17,11 @@ class LocalPrompt {
 
   LocalPrompt(const WorkContext& context, DecodeLegs& legs, FailLeg fail);
 
-  // Runs one chunk of the first leg that has a prompt to run. True: there is more.
+  // Runs one chunk of the first leg that has a prompt to run, if it may start. True: there is more
+  // to do at once.
   bool advance();
+  // The next chunk may not start before; TimePoint::max(): none is held.
+  TimePoint held_until() const { return held_until_; }
   double us_per_token() const { return us_per_token_.value(); }
 
  private:
@@ -32,6 +35,7 @@ class LocalPrompt {
   DecodeLegs& legs_;
   const FailLeg fail_;
   Smoothed us_per_token_;
+  TimePoint held_until_ = TimePoint::max();
   std::vector<std::byte> rows_;  // On their way from one sequence to another
 };
 

@@ -28,7 +28,7 @@ struct Arguments {
 
 void print_usage(std::string_view program) {
   std::printf(
-      "usage: %.*s -c FILE [--role prefill|decode|coupled] [--name N[,N...]]\n"
+      "usage: %.*s -c FILE [--role prefill|decode|coupled|partitioned] [--name N[,N...]]\n"
       "       [--listen HOST:PORT[,HOST:PORT...]] [--set key=value]...\n"
       "Runs one worker for every name, each with its own link port.\n",
       static_cast<int>(program.size()), program.data());
@@ -73,7 +73,9 @@ Status parse(int argc, char** argv, Arguments& arguments) {
   }
   if (arguments.config.empty()) return bad("-c FILE is required");
   if (arguments.names.empty()) {
-    arguments.names = {std::string(role_name(arguments.role).substr(0, 1)) + "0"};
+    const bool partitioned = arguments.role == Role::kPartitioned;
+    arguments.names = {(partitioned ? "v" : std::string(role_name(arguments.role).substr(0, 1))) +
+                       "0"};
   }
   if (std::count(arguments.names.begin(), arguments.names.end(), "") > 0) {
     return bad("a worker's name is empty");

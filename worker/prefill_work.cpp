@@ -30,8 +30,9 @@ int64_t PrefillWork::PrefillLeg::uncomputed() const {
   return next_chunk < grid.size() ? all - grid[next_chunk].first : all;
 }
 
-PrefillWork::PrefillWork(const WorkContext& context, transfer::Sender* sender)
-    : context_(context), sender_(sender) {}
+PrefillWork::PrefillWork(const WorkContext& context, transfer::Sender* sender,
+                         PrefillFailed on_failed)
+    : context_(context), sender_(sender), on_failed_(std::move(on_failed)) {}
 
 // ---- Messages ----
 
@@ -56,7 +57,7 @@ Status PrefillWork::admit(const PrefillArrived& message) const {
 
 void PrefillWork::on_prefill(PrefillArrived message) {
   if (Status status = admit(message); !status.ok()) {
-    return send_failed(*message.session, message.command.leg, context_.name, status);
+    return tell_failed(*message.session, message.command.leg, status);
   }
   PrefillLeg& leg = legs_.emplace_back();
   leg.router = std::move(message.session);
@@ -69,6 +70,12 @@ void PrefillWork::on_prefill(PrefillArrived message) {
 void PrefillWork::on_decode(DecodeArrived message) {
   send_failed(*message.session, message.command.leg, context_.name,
               {ErrorCode::kFailedPrecondition, "this worker's role is prefill"});
+}
+
+void PrefillWork::tell_failed(link::Session& router, const link::Leg& leg,
+                              const Status& reason) const {
+  send_failed(router, leg, context_.name, reason);
+  if (on_failed_) on_failed_(leg.transfer, reason);
 }
 
 PrefillWork::Legs::iterator PrefillWork::find(TransferId transfer) {
@@ -176,9 +183,18 @@ void PrefillWork::open_stream(PrefillLeg& leg) {
 bool PrefillWork::advance() {
   check_ends(context_.clock.now());
   activate_queued();
-  if (const auto leg = choose(); leg != legs_.end()) run_chunk(leg);
+  held_until_ = TimePoint{};
+  if (const auto leg = choose(); leg != legs_.end()) {
+    const TimePoint now = context_.clock.now();
+    const TimePoint start = context_.pacer.start_of(leg->grid[leg->next_chunk], now);
+    if (start <= now) {
+      run_chunk(leg);
+    } else {
+      held_until_ = start;
+    }
+  }
   if (sender_) sender_->progress();
-  return choose() != legs_.end();
+  return choose() != legs_.end() && held_until_ == TimePoint{};
 }
 
 // The leg that computes, else the first that may start. A leg without a grant holds up nobody
@@ -219,7 +235,8 @@ void PrefillWork::run_chunk(Legs::iterator leg) {
     return;
   }
   if (!status.ok()) return fail(leg, status.with_context("prefill"), true);
-  context_.report.count_prompt(chunk.count, busy);
+  context_.report.count_prompt(chunk, busy);
+  context_.pacer.computed(chunk, busy);
   us_per_token_.add(to_seconds(busy) * 1e6 / chunk.count);
   ++leg->next_chunk;
   if (last) finish_prompt(leg);
@@ -275,7 +292,7 @@ void PrefillWork::check_ends(TimePoint now) {
 }
 
 void PrefillWork::fail(Legs::iterator leg, const Status& reason, bool tell) {
-  if (tell) send_failed(*leg->router, leg->leg(), context_.name, reason);
+  if (tell) tell_failed(*leg->router, leg->leg(), reason);
   if (!leg->stream) return release(leg);
   leg->state = State::kAborting;
   leg->stream->abort(reason);
@@ -288,7 +305,7 @@ void PrefillWork::release(Legs::iterator leg) {
 }
 
 TimePoint PrefillWork::next_wakeup() const {
-  TimePoint wake = TimePoint::max();
+  TimePoint wake = held_until_ == TimePoint{} ? TimePoint::max() : held_until_;
   for (const PrefillLeg& leg : legs_) {
     if (leg.state == State::kStopped) return {};
     if (leg.state != State::kAborting) wake = std::min(wake, leg.deadline);
@@ -298,7 +315,7 @@ TimePoint PrefillWork::next_wakeup() const {
 
 void PrefillWork::fill(link::Load& load) const {
   const Engine& engine = context_.engine;
-  load.slots_free = engine.sequences_max();
+  load.slots = load.slots_free = engine.sequences_max();
   load.kv_tokens_capacity = int64_t{engine.sequences_max()} * engine.model().context;
   for (const PrefillLeg& leg : legs_) {
     load.prefill_backlog_tokens += leg.uncomputed();
@@ -319,8 +336,9 @@ void PrefillWork::fill(link::Load& load) const {
   load.prefill_us_per_token = us_per_token_.value();
 }
 
-std::unique_ptr<RoleWork> make_prefill_work(const WorkContext& context, transfer::Sender* sender) {
-  return std::make_unique<PrefillWork>(context, sender);
+std::unique_ptr<RoleWork> make_prefill_work(const WorkContext& context, transfer::Sender* sender,
+                                            PrefillFailed on_failed) {
+  return std::make_unique<PrefillWork>(context, sender, std::move(on_failed));
 }
 
 }  // namespace tandem::worker

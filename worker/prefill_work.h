@@ -18,7 +18,7 @@ namespace tandem::worker {
 
 class PrefillWork final : public RoleWork {
  public:
-  PrefillWork(const WorkContext& context, transfer::Sender* sender);
+  PrefillWork(const WorkContext& context, transfer::Sender* sender, PrefillFailed on_failed);
 
   void on_prefill(PrefillArrived message) override;
   void on_decode(DecodeArrived message) override;
@@ -55,6 +55,7 @@ class PrefillWork final : public RoleWork {
   void activate_queued();
   void open_stream(PrefillLeg& leg);
   Legs::iterator choose();
+  void tell_failed(link::Session& router, const link::Leg& leg, const Status& reason) const;
   void run_chunk(Legs::iterator leg);
   void finish_prompt(Legs::iterator leg);
   Result<std::vector<SampledToken>> sample_first(PrefillLeg& leg);
@@ -66,8 +67,10 @@ class PrefillWork final : public RoleWork {
 
   const WorkContext context_;
   transfer::Sender* const sender_;
+  const PrefillFailed on_failed_;
   Legs legs_;
   bool draining_ = false;
+  TimePoint held_until_{};  // The next chunk may not start before; zero: it may
   Smoothed us_per_token_;
 };
 

@@ -2,6 +2,7 @@
 // does.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "link/messages.h"
 #include "transfer/stream.h"
 #include "worker/abort_switch.h"
+#include "worker/chunk_pacer.h"
 #include "worker/inbox.h"
 #include "worker/load_report.h"
 
@@ -25,6 +27,7 @@ struct WorkContext {
   Inbox& inbox;
   AbortSwitch& abort_switch;
   LoadReport& report;
+  ChunkPacer& pacer;
   const Clock& clock;
 };
 
@@ -48,10 +51,18 @@ class RoleWork {
   virtual void fill(link::Load& load) const = 0;
 };
 
-// `receiver` is null in coupled workers.
-std::unique_ptr<RoleWork> make_prefill_work(const WorkContext& context, transfer::Sender* sender);
-std::unique_ptr<RoleWork> make_decode_work(const WorkContext& context,
-                                           transfer::Receiver* receiver);
+// Where rows come from. Null in workers that take none of that kind.
+struct Receivers {
+  transfer::Receiver* remote = nullptr;  // Prefill workers
+  transfer::Receiver* own = nullptr;     // The other half of this worker: prompts run there
+};
+
+// `on_failed`: told of every leg that fails before it has an answer, when its router is; may be
+// empty.
+using PrefillFailed = std::function<void(TransferId, const Status&)>;
+std::unique_ptr<RoleWork> make_prefill_work(const WorkContext& context, transfer::Sender* sender,
+                                            PrefillFailed on_failed = {});
+std::unique_ptr<RoleWork> make_decode_work(const WorkContext& context, const Receivers& receivers);
 
 // A smoothed rate; 0 before the first sample.
 class Smoothed {

@@ -9,7 +9,10 @@
 #include "common/log.h"
 #include "common/random.h"
 #include "worker/engine_loop.h"
+#include "worker/equipment.h"
 #include "worker/link_front.h"
+#include "worker/probe.h"
+#include "worker/processors.h"
 
 namespace tandem::worker {
 namespace {
@@ -24,12 +27,16 @@ class WorkerImpl final : public Worker {
   WorkerImpl(Config config, Role role, std::string name, std::unique_ptr<Engine> engine,
              std::string secret)
       : config_(std::move(config)),
-        role_(role),
         name_(std::move(name)),
         engine_(std::move(engine)),
         guard_(asio::make_work_guard(io_)),
-        link_{config_.link, std::move(secret), [this] { return hello_; }},
-        abort_switch_(io_, *engine_) {}
+        link_{config_.link, std::move(secret), [this] { return hello_now(); }},
+        abort_switch_(io_, *engine_),
+        report_(io_, config_, name_),
+        pacer_(config_),
+        context_{config_,       name_,   role,   *engine_,          inbox_,
+                 abort_switch_, report_, pacer_, SystemClock::get()},
+        equipment_(io_, link_, hello_, context_) {}
 
   ~WorkerImpl() override { stop(); }
 
@@ -43,10 +50,11 @@ class WorkerImpl final : public Worker {
 
  private:
   void fill_hello();
+  // With the role and the slots of now.
+  link::Hello hello_now() const;
   void close_links();
 
   const Config config_;
-  const Role role_;
   const std::string name_;
   const std::unique_ptr<Engine> engine_;
   asio::io_context io_;
@@ -55,10 +63,10 @@ class WorkerImpl final : public Worker {
   const link::LinkContext link_;
   Inbox inbox_;
   AbortSwitch abort_switch_;
-  std::vector<std::unique_ptr<transfer::Transport>> transports_;
-  std::unique_ptr<transfer::Sender> sender_;
-  std::unique_ptr<transfer::Receiver> receiver_;
-  std::unique_ptr<LoadReport> report_;
+  LoadReport report_;
+  ChunkPacer pacer_;
+  const WorkContext context_;
+  Equipment equipment_;
   std::unique_ptr<EngineLoop> loop_;
   std::unique_ptr<LinkFront> front_;
   std::unique_ptr<link::Listener> listener_;
@@ -68,24 +76,17 @@ class WorkerImpl final : public Worker {
 };
 
 Status WorkerImpl::prepare() {
-  if (role_ != Role::kCoupled) transports_ = transfer::make_transports(config_);
-  std::vector<transfer::Transport*> transports;
-  for (const auto& transport : transports_) transports.push_back(transport.get());
-  if (role_ == Role::kPrefill) {
-    sender_ = transfer::make_sender(io_, link_, config_, engine_->kv_layout(), transports);
-  } else if (role_ == Role::kDecode) {
-    auto receiver = transfer::make_receiver(io_, config_, engine_->kv_layout(), transports);
-    if (!receiver) return receiver.status().with_context("landing memory");
-    receiver_ = std::move(*receiver);
-  }
-  report_ = std::make_unique<LoadReport>(io_, config_, name_, sender_.get(), receiver_.get());
-  const WorkContext context{config_, name_,         role_,    *engine_,
-                            inbox_,  abort_switch_, *report_, SystemClock::get()};
-  loop_ = std::make_unique<EngineLoop>(context, role_ == Role::kPrefill
-                                                    ? make_prefill_work(context, sender_.get())
-                                                    : make_decode_work(context, receiver_.get()));
+  auto samples = probe_engine(*engine_, config_, SystemClock::get());
+  if (!samples) return samples.status();
+  report_.set_first_samples(std::move(*samples));
+  hello_.epoch.value = random_u64();
+  auto work = equipment_.take_role(context_.role);
+  if (!work) return work.status();
+  loop_ = std::make_unique<EngineLoop>(
+      context_, std::move(*work), [this](const link::Load& load) { report_.publish(load); },
+      [this](Role role) { return equipment_.take_role(role); });
   fill_hello();
-  front_ = std::make_unique<LinkFront>(context, hello_, receiver_.get());
+  front_ = std::make_unique<LinkFront>(context_, hello_, equipment_);
   auto listener = link::listen(io_, link_, front_->handlers());
   if (!listener) return listener.status();
   listener_ = std::move(*listener);
@@ -98,32 +99,37 @@ void WorkerImpl::fill_hello() {
   hello_.kind = "worker";
   hello_.name = name_;
   hello_.build = model.build;
-  hello_.epoch.value = random_u64();
   hello_.model = model.name;
   hello_.model_digest = model.digest;
   hello_.tokenizer_digest = model.tokenizer_digest;
   hello_.kv_layout_digest = engine_->kv_layout().digest();
   hello_.engine = config_.model.engine;
-  hello_.role = role_;
-  hello_.slots = engine_->sequences_max();
-  hello_.kv_tokens = int64_t{engine_->sequences_max()} * model.context;
   hello_.kv_bytes_per_token = static_cast<int64_t>(engine_->kv_layout().bytes_per_token());
   hello_.context = model.context;
   hello_.chunk_tokens = model.chunk_tokens;
   hello_.exact_batch_max = model.exact_batch_max;
-  for (const auto& transport : transports_) hello_.transports.emplace_back(transport->name());
+  hello_.transports = equipment_.transport_names();
+}
+
+link::Hello WorkerImpl::hello_now() const {
+  const link::Load load = report_.current();
+  link::Hello hello = hello_;
+  hello.role = load.role;
+  hello.slots = load.slots;
+  hello.kv_tokens = load.kv_tokens_capacity;
+  return hello;
 }
 
 void WorkerImpl::start() {
-  asio::post(io_, [this] { report_->start(); });
+  asio::post(io_, [this] { report_.start(); });
   io_thread_ = std::thread([this] {
     io_.run();
     io_done_.set_value();
   });
   engine_thread_ = std::thread([this] { loop_->run(); });
   log_info("event=worker_started worker={} role={} listen={} epoch={:016x} model={} slots={}",
-           name_, role_name(role_), hello_.listen, hello_.epoch.value, tandem::quoted(hello_.model),
-           hello_.slots);
+           name_, role_name(context_.role), hello_.listen, hello_.epoch.value,
+           tandem::quoted(hello_.model), report_.current().slots);
 }
 
 void WorkerImpl::stop() {
@@ -132,15 +138,14 @@ void WorkerImpl::stop() {
   abort_switch_.stop();
   engine_thread_.join();
   // Transfers first: their last frames need the links.
-  if (sender_) sender_->stop();
-  if (receiver_) receiver_->stop();
+  equipment_.stop();
   close_links();
   log_info("event=worker_stopped worker={}", name_);
 }
 
 void WorkerImpl::close_links() {
   asio::post(io_, [this] {
-    report_->stop();
+    report_.stop();
     listener_->stop();
     guard_.reset();
   });
@@ -155,8 +160,12 @@ Result<std::unique_ptr<Worker>> make_worker(Config config, Role role, std::strin
   if (!listen.empty()) config.link.listen = std::move(listen);
   auto secret = link::load_secret(config.link);
   if (!secret) return secret.status();
+  // In the size that the role will ask for, so that its context is made once.
   const PoolConfig& pool = config.pool(role);
-  auto engine = make_engine(config, pool.slots, pool.threads);
+  const int threads = role == Role::kPartitioned
+                          ? divide(pool.threads, {}, config.share).decode_threads
+                          : pool.threads;
+  auto engine = make_engine(config, pool.slots, threads);
   if (!engine) return engine.status();
   auto worker = std::make_unique<WorkerImpl>(std::move(config), role, std::move(name),
                                              std::move(*engine), std::move(*secret));

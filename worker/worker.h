@@ -1,5 +1,5 @@
-// Worker: one prefill, decode or coupled worker: an engine thread and an io_context thread, with
-// everything between them. Several may live in one process.
+// Worker: one worker of any role, which may change: an engine thread (a partitioned one has two)
+// and an io_context thread, with everything between them. Several may live in one process.
 //
 // make_worker() loads the engine and binds the port; start() begins to serve. All methods may be
 // called from any one thread that is neither of the worker's own. stop() ends every leg with a

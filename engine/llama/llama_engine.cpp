@@ -19,33 +19,27 @@ namespace {
 constexpr int kReserveSlice = 256;
 }  // namespace
 
-LlamaEngine::LlamaEngine(const Config& config, int slots, int threads)
-    : threads_(threads),
-      batch_max_(std::max(chunk_batch_max(config.engine.chunk_tokens), slots)),
-      sequences_(static_cast<size_t>(slots)) {
+LlamaEngine::LlamaEngine(const Config& config) : config_(config) {
   info_.name = config.model.name.empty() ? std::filesystem::path(config.model.path).stem().string()
                                          : config.model.name;
   info_.build = std::string("libllama ") + llama_version();
   info_.context = config.model.context;
   info_.chunk_tokens = config.engine.chunk_tokens;
-  info_.exact_batch_max = batch_max_;  // Until the self-check knows better
 }
 
 Result<std::unique_ptr<LlamaEngine>> LlamaEngine::start(const Config& config, int slots,
                                                         int threads) {
   const TimePoint begin = SystemClock::get().now();
-  std::unique_ptr<LlamaEngine> engine(new LlamaEngine(config, slots, threads));
+  std::unique_ptr<LlamaEngine> engine(new LlamaEngine(config));
   TANDEM_RETURN_IF_ERROR(engine->load(config.model.path));
-  TANDEM_RETURN_IF_ERROR(engine->learn_cache());
+  TANDEM_RETURN_IF_ERROR(engine->make_context(slots, threads));
   const TimePoint loaded = SystemClock::get().now();
-  const Result<int> exact = run_self_check(*engine, config.engine.self_check_tokens);
-  if (!exact.ok()) return exact.status().with_context("engine self-check");
-  engine->info_.exact_batch_max = *exact;
+  TANDEM_RETURN_IF_ERROR(engine->self_check());
   log_info(
       "event=engine_ready engine=llama model={} build={} slots={} context={} threads={} "
       "exact_batch_max={} load_ms={:.0f} self_check_ms={:.0f}",
       tandem::quoted(engine->info_.name), tandem::quoted(engine->info_.build), slots,
-      engine->info_.context, threads, *exact, to_ms(loaded - begin),
+      engine->info_.context, threads, engine->info_.exact_batch_max, to_ms(loaded - begin),
       to_ms(SystemClock::get().now() - loaded));
   return engine;
 }
@@ -59,16 +53,59 @@ Status LlamaEngine::load(const std::string& path) {
   vocab_ = {llama_vocab_n_tokens(vocab), end_tokens(vocab)};
   info_.vocab = vocab_.size;
   info_.tokenizer_digest = vocab_digest(vocab);
+  return {};
+}
+
+Status LlamaEngine::make_context(int slots, int threads) {
+  context_.reset();  // Two caches at a time may be more than there is memory for
+  threads_ = threads;
+  batch_max_ = std::max(chunk_batch_max(info_.chunk_tokens), slots);
+  sequences_ = std::vector<Sequence>(static_cast<size_t>(slots));
   // With several threads a lone token runs with a companion behind it, see submit().
-  const ContextShape shape{.slots = sequences_max(),
-                           .context = info_.context + (threads_ > 1 ? 1 : 0),
+  const ContextShape shape{.slots = slots,
+                           .context = info_.context + (threads > 1 ? 1 : 0),
                            .batch_max = batch_max_,
-                           .threads = threads_};
+                           .threads = threads};
   Result<LlamaContext> context =
       make_llama_context(model_.get(), shape, &watch_, &LlamaEngine::should_abort, this);
   if (!context.ok()) return context.status();
   context_ = *std::move(context);
+  return learn_cache();
+}
+
+// How a batch is divided depends on the threads: whoever changes them checks again.
+Status LlamaEngine::self_check() {
+  info_.exact_batch_max = batch_max_;  // Until the check knows better
+  const Result<int> exact = run_self_check(*this, config_.engine.self_check_tokens);
+  if (!exact.ok()) return exact.status().with_context("engine self-check");
+  info_.exact_batch_max = *exact;
   return {};
+}
+
+Status LlamaEngine::resize(int slots, int threads) {
+  TANDEM_CHECK(std::none_of(sequences_.begin(), sequences_.end(),
+                            [](const Sequence& sequence) { return sequence.open; }),
+               "resize() with open sequences");
+  const int old_slots = sequences_max(), old_threads = threads_, old_exact = info_.exact_batch_max;
+  if (slots == old_slots && threads == old_threads) return {};
+  Status status = make_context(slots, threads);
+  if (status.ok() && threads != old_threads) status = self_check();
+  if (status.ok()) return {};
+  // What there was room for a moment ago; without it nothing can run here at all.
+  const Status restored = make_context(old_slots, old_threads);
+  TANDEM_CHECK(restored.ok(), "the engine's context is lost: " + restored.message());
+  info_.exact_batch_max = old_exact;
+  return status;
+}
+
+Result<std::unique_ptr<Engine>> LlamaEngine::make_sibling(int slots, int threads) const {
+  std::unique_ptr<LlamaEngine> sibling(new LlamaEngine(config_));
+  sibling->model_ = model_;
+  sibling->info_ = info_;
+  sibling->vocab_ = vocab_;
+  TANDEM_RETURN_IF_ERROR(sibling->make_context(slots, threads));
+  if (threads != threads_) TANDEM_RETURN_IF_ERROR(sibling->self_check());
+  return std::unique_ptr<Engine>(std::move(sibling));
 }
 
 Status LlamaEngine::learn_cache() {

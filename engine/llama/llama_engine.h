@@ -31,6 +31,9 @@ class LlamaEngine final : public Engine {
   const ModelInfo& model() const override { return info_; }
   const KvLayout& kv_layout() const override { return cache_.layout(); }
   int sequences_max() const override { return static_cast<int>(sequences_.size()); }
+  int threads() const override { return threads_; }
+  Status resize(int slots, int threads) override;
+  Result<std::unique_ptr<Engine>> make_sibling(int slots, int threads) const override;
   Result<SeqId> open() override;
   void close(SeqId sequence) override;
   Status prefill(SeqId sequence, std::span<const TokenId> tokens, int first, bool want_logits,
@@ -68,9 +71,12 @@ class LlamaEngine final : public Engine {
     bool want_logits = false;
   };
 
-  LlamaEngine(const Config& config, int slots, int threads);
+  explicit LlamaEngine(const Config& config);
   Status load(const std::string& path);
+  // A fresh context of this shape, instead of the one that is there.
+  Status make_context(int slots, int threads);
   Status learn_cache();
+  Status self_check();
   // Runs `rows` as one batch.
   Status run(std::span<const Row> rows, GraphWatch::Mode mode);
   int submit(std::span<const Row> rows);
@@ -84,8 +90,9 @@ class LlamaEngine final : public Engine {
   Status check_rows(SeqId sequence, int layer, KvPart part, int first, int count,
                     size_t bytes) const;
 
-  const int threads_;
-  const int batch_max_;
+  const Config config_;
+  int threads_ = 1;
+  int batch_max_ = 0;
   ModelInfo info_;
   VocabFacts vocab_;
   KvCache cache_;
@@ -96,7 +103,7 @@ class LlamaEngine final : public Engine {
   std::atomic<bool> abortable_ = false;  // A prefill is running
   // The context calls into the watch and uses the model: it goes first.
   GraphWatch watch_;
-  LlamaModel model_;
+  std::shared_ptr<llama_model> model_;  // Siblings share it; it is only read
   LlamaContext context_;
 };
 

@@ -79,7 +79,11 @@ Duration milliseconds(double ms) { return Duration(static_cast<int64_t>(ms * 1e6
 
 class SimEngine final : public Engine {
  public:
-  SimEngine(const Config& config, int slots) : config_(config.sim), sequences_(slots) {
+  SimEngine(const Config& config, int slots, int threads)
+      : source_(config),
+        config_(config.sim),
+        threads_(threads),
+        sequences_(static_cast<size_t>(slots)) {
     const auto layers = static_cast<uint64_t>(std::max(config_.layers, 1));
     const auto bytes = static_cast<uint64_t>(std::max<int64_t>(config_.kv_bytes_per_token, 1));
     // Whole words, one at least; the layout tells everybody the true size.
@@ -105,6 +109,19 @@ class SimEngine final : public Engine {
   const ModelInfo& model() const override { return model_; }
   const KvLayout& kv_layout() const override { return layout_; }
   int sequences_max() const override { return static_cast<int>(sequences_.size()); }
+  int threads() const override { return threads_; }
+
+  Status resize(int slots, int threads) override {
+    const bool open = std::any_of(sequences_.begin(), sequences_.end(),
+                                  [](const SimSequence& sequence) { return sequence.open; });
+    TANDEM_CHECK(!open, "resize() with open sequences");
+    sequences_ = std::vector<SimSequence>(static_cast<size_t>(slots));
+    threads_ = threads;
+    return {};
+  }
+  Result<std::unique_ptr<Engine>> make_sibling(int slots, int threads) const override {
+    return make_sim_engine(source_, slots, threads);
+  }
 
   Result<SeqId> open() override {
     const auto free = std::find_if(sequences_.begin(), sequences_.end(),
@@ -323,7 +340,9 @@ class SimEngine final : public Engine {
     }
   }
 
+  const Config source_;  // For siblings
   const SimConfig config_;
+  int threads_;
   SimRows::Shape shape_;
   KvLayout layout_;
   ModelInfo model_;
@@ -334,8 +353,8 @@ class SimEngine final : public Engine {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> make_sim_engine(const Config& config, int slots) {
-  return std::unique_ptr<Engine>(std::make_unique<SimEngine>(config, slots));
+Result<std::unique_ptr<Engine>> make_sim_engine(const Config& config, int slots, int threads) {
+  return std::unique_ptr<Engine>(std::make_unique<SimEngine>(config, slots, threads));
 }
 
 }  // namespace tandem

@@ -12,6 +12,6 @@
 
 namespace tandem {
 
-Result<std::unique_ptr<Engine>> make_sim_engine(const Config& config, int slots);
+Result<std::unique_ptr<Engine>> make_sim_engine(const Config& config, int slots, int threads);
 
 }  // namespace tandem

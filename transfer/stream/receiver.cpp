@@ -5,6 +5,7 @@
 #include <future>
 
 #include "common/log.h"
+#include "transfer/stream/log_failure.h"
 
 namespace tandem::transfer {
 namespace {
@@ -131,8 +132,7 @@ void ReceiverCore::finish(TransferId transfer, const Status& outcome) {
 void ReceiverCore::fail(Actions& after, const IncomingPtr& incoming, Status reason,
                         bool tell_user) {
   if (incoming->state == Incoming::State::kDraining) return;
-  log_warn("event=transfer_failed transfer={:x} side=receiver reason={}", incoming->transfer.value,
-           tandem::quoted(reason.to_string()));
+  log_failure(incoming->transfer, "receiver", reason);
   if (tell_user && incoming->expected && incoming->events.on_failed) {
     after.add([event = incoming->events.on_failed, reason] { event(reason); });
   }

@@ -137,8 +137,10 @@ Transport* ReceiverCore::choose_transport(const OpenMessage& open, std::string& 
 void ReceiverCore::deny(Actions& after, const link::SessionPtr& session, TransferId transfer,
                         Status reason) {
   ++totals_.failures;
-  log_warn("event=transfer_denied transfer={:x} reason={}", transfer.value,
-           tandem::quoted(reason.to_string()));
+  if (reason.code() != ErrorCode::kCancelled) {
+    log_warn("event=transfer_denied transfer={:x} reason={}", transfer.value,
+             tandem::quoted(reason.to_string()));
+  }
   send(after, session, link::FrameKind::kDenied,
        RefusalMessage{transfer, std::move(reason)}.encode());
 }

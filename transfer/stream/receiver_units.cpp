@@ -30,6 +30,7 @@ void ReceiverCore::on_message(std::string_view message) {
     return fail(after, incoming, status);
   }
   note_landed(*incoming, landed->units);
+  update_complete(*incoming);
   for (const Unit& unit : landed->units) ready_.push_back({incoming, unit});
   incoming->ready += landed->units.size();
   if (incoming->events.on_landed) after.add(incoming->events.on_landed);
@@ -168,7 +169,8 @@ void ReceiverCore::send_credit(Actions& after, const IncomingPtr& incoming) {
 }
 
 void ReceiverCore::update_complete(Incoming& incoming) {
-  incoming.progress.complete = incoming.sealed && incoming.coverage->complete() &&
+  incoming.progress.landed_all = incoming.sealed && incoming.coverage->complete();
+  incoming.progress.complete = incoming.progress.landed_all &&
                                incoming.consumed_bytes == incoming.coverage->bytes_expected();
 }
 
@@ -191,7 +193,7 @@ void ReceiverCore::on_seal(Actions& after, const IncomingPtr& incoming, const Se
                 Status(ErrorCode::kDataLoss, "the seal lists other rows than needed"));
   }
   incoming->sealed = true;
-  incoming->sealed_at = incoming->moved = clock_.now();
+  incoming->sealed_at = incoming->progress.sealed_at = incoming->moved = clock_.now();
   update_complete(*incoming);
   if (incoming->events.on_sealed) {
     after.add([event = incoming->events.on_sealed, info = SealInfo{seal.tokens, seal.first}] {

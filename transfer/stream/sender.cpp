@@ -7,6 +7,7 @@
 #include <future>
 
 #include "common/log.h"
+#include "transfer/stream/log_failure.h"
 
 namespace tandem::transfer {
 namespace {
@@ -125,8 +126,7 @@ void SenderCore::abort_stream(Actions& after, const OutgoingPtr& stream, Status 
                               bool tell_peer) {
   if (stream->state >= Outgoing::State::kAborting) return;
   if (reason.ok()) reason = Status(ErrorCode::kCancelled, "aborted");
-  log_warn("event=transfer_failed transfer={:x} side=sender reason={}",
-           stream->request.transfer.value, tandem::quoted(reason.to_string()));
+  log_failure(stream->request.transfer, "sender", reason);
   const bool opened = stream->state != Outgoing::State::kConnecting;
   if (opened && tell_peer) {
     send(after, stream->peer->session, link::FrameKind::kAbort,

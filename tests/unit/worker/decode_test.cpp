@@ -23,6 +23,11 @@ struct Fixture {
   FakeReceiver::Expected& expected(TransferId transfer) {
     return bench.receiver.expected.at(transfer);
   }
+  void complete(TransferId transfer) {
+    auto& progress = expected(transfer).progress;
+    progress.first_us = progress.last_us = 1;
+    progress.landed_all = progress.complete = true;
+  }
   void land(TransferId transfer, const FakeStream::Unit& unit) {
     landing.push_back(unit.bytes);
     bench.receiver.landed.push_back(
@@ -81,7 +86,7 @@ void hand_over(Fixture& test, const link::Leg& leg, const Computed& computed) {
     test.bench.settle();
   }
   test.expected(leg.transfer).events.on_sealed(computed.seal);
-  test.expected(leg.transfer).progress.complete = true;
+  test.complete(leg.transfer);
   test.bench.settle();
 }
 
@@ -104,7 +109,8 @@ TEST_CASE("rows computed elsewhere are continued token for token, in every choic
     }
     CHECK(test.bench.receiver.consumed_tickets.size() == computed.rows.units.size());
     CHECK(test.expected(leg.transfer).finished == Status());
-    for (const char* event : {"accepted", "granted", "kv_first", "kv_last", "joined", "released"}) {
+    for (const char* event :
+         {"accepted", "granted", "kv_first", "kv_last", "landed", "joined", "released"}) {
       CHECK(answer.has_event(event));
     }
     CHECK(test.bench.is_idle());
@@ -120,7 +126,7 @@ TEST_CASE("rows may land before the grant's event, and the seal before the last 
   for (const auto& unit : computed.rows.units) test.land(leg.transfer, unit);
   test.bench.settle();
   CHECK_FALSE(test.answer(leg.transfer).has_event("joined"));
-  test.expected(leg.transfer).progress.complete = true;
+  test.complete(leg.transfer);
   test.bench.settle();
   CHECK(test.answer(leg.transfer).tokens.at(0).size() == 9);
   CHECK(test.bench.is_idle());

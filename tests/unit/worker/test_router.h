@@ -147,7 +147,11 @@ class TestRouter {
  private:
   void take(const link::Session* from, link::FrameKind kind, std::string_view body) {
     if (kind == link::FrameKind::kLoad) {
-      loads_[from] = *link::Load::decode(body);
+      link::Load load = *link::Load::decode(body);
+      auto samples = std::move(loads_[from].samples);  // All that ever came
+      samples.insert(samples.end(), load.samples.begin(), load.samples.end());
+      load.samples = std::move(samples);
+      loads_[from] = std::move(load);
     } else if (kind == link::FrameKind::kPrefillDone) {
       auto done = *link::PrefillDone::decode(body);
       answers_[done.transfer].prefill = std::move(done);
@@ -211,6 +215,7 @@ inline Config quick_config() {
   config.prefill.slots = 4;
   config.decode.slots = 8;
   config.coupled.slots = 8;
+  config.partitioned.slots = 6;
   config.link.heartbeat = Milliseconds(100);
   config.link.silence_max = Milliseconds(30000);  // A starved test machine is not a dead peer
   config.transfer.transport = "tcp";

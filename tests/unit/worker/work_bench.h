@@ -147,11 +147,13 @@ class WorkBench {
       : config(std::move(bench_config)),
         engine(*make_engine(config, config.pool(role).slots, 1)),
         abort_switch(io, *engine),
-        report(io, config, "bench", nullptr, nullptr) {
+        report(io, config, "bench"),
+        pacer(config) {
     clock.advance(std::chrono::hours(1));
-    const WorkContext context{config, "bench", role, *engine, inbox, abort_switch, report, clock};
+    const WorkContext context{config,       "bench", role,  *engine, inbox,
+                              abort_switch, report,  pacer, clock};
     work = role == Role::kPrefill ? make_prefill_work(context, &sender)
-                                  : make_decode_work(context, &receiver);
+                                  : make_decode_work(context, {.remote = &receiver});
   }
 
   // Hands over what the transfer layer has said.
@@ -196,6 +198,7 @@ class WorkBench {
   Inbox inbox;
   AbortSwitch abort_switch;
   LoadReport report;
+  ChunkPacer pacer;
   FakeSender sender;
   FakeReceiver receiver;
   std::unique_ptr<RoleWork> work;
