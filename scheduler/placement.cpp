@@ -144,10 +144,8 @@ void Placement::offer_decode(const Asked& asked, WorkerIndex index, Scan& scan) 
     scan.decode_full = true;
     return;
   }
-  const double kv = 1 - static_cast<double>(lane.kv_free - asked.kv_tokens) /
-                            static_cast<double>(std::max<int64_t>(1, lane.kv_capacity));
-  const double slots = 1 - static_cast<double>(lane.slots_free - request.choices) /
-                               static_cast<double>(std::max(1, lane.slots));
+  const double kv = 1 - static_cast<double>(lane.kv_free - asked.kv_tokens) * lane.kv_share;
+  const double slots = 1 - (lane.slots_free - request.choices) * lane.slot_share;
   const double fullness = std::max({kv, slots, step / full});
   double pressure = fullness * fullness;
   if (index == asked.session) pressure -= kSessionPressure;
@@ -255,7 +253,7 @@ Placed Placement::place_local(const Asked& asked, const Scan& scan, double remot
   for (int i = 0; i < scan.decode.size; ++i) {
     const Option& decode = scan.decode.best[static_cast<size_t>(i)];
     const Lane& lane = lanes_.at(decode.worker);
-    if (lane.model->samples() == 0 && !lanes_.trusted()) continue;
+    if (lanes_.model(decode.worker).samples() == 0 && !lanes_.trusted()) continue;
     const Option option = local_option(asked, decode);
     const int uncached = uncached_on(asked, decode.worker);
     const double handover =

@@ -509,7 +509,7 @@ std::vector<RoleMove> SlackPolicy::role_moves(TimePoint now) {
   const auto shape = roles_.load().shape();
   for (WorkerIndex i = 0; i < static_cast<int>(lanes_.all().size()); ++i) {
     const Lane& lane = lanes_.at(i);
-    if (!lane.present || lane.role == Role::kPartitioned) continue;
+    if (!lanes_.present(i) || lane.role == Role::kPartitioned) continue;
     const double waiting = lane.waiting_ms(lanes_.now_ms());
     // Half an answer of the mean length is still to come, on average.
     const double decode = lane.batch > 0 && shape ? shape->output_tokens / 2 * lane.step_ms : 0;

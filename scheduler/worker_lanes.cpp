@@ -19,11 +19,6 @@ constexpr int kTypicalChanges = 256;
 
 }  // namespace
 
-double Lane::waiting_ms(double now) const {
-  const double done = std::clamp(now - running_since_ms, 0.0, running_ms);
-  return std::max(0.0, backlog_ms - done);
-}
-
 WorkerLanes::WorkerLanes(const Config& config) : slo_tpot_ms_(to_ms(config.slo.tpot)) {
   const bool sim = config.model.engine == "sim";
   const std::string name = config.scheduler.profile;
@@ -47,48 +42,53 @@ void WorkerLanes::count(const Lane& lane, int by) {
 
 void WorkerLanes::join(WorkerIndex index, const WorkerState& state) {
   TANDEM_CHECK(index >= 0, "worker index below 0");
-  if (static_cast<size_t>(index) >= lanes_.size()) lanes_.resize(static_cast<size_t>(index) + 1);
-  Lane& joined = lane(index);
-  TANDEM_CHECK(!joined.present, "worker index joined twice");
-  joined = Lane{};
+  TANDEM_CHECK(!present(index), "worker index joined twice");
+  if (static_cast<size_t>(index) >= lanes_.size()) {
+    lanes_.resize(static_cast<size_t>(index) + 1);
+    details_.resize(lanes_.size());
+  }
+  Detail& joined = detail(index) = Detail{};
   joined.present = true;
   joined.generation = ++generations_;
   joined.model = std::make_unique<CostModel>(prior_, trusted_);
-  report(joined, state);
-  count(joined, 1);
+  lane(index) = Lane{};
+  report(index, state);
+  count(at(index), 1);
   typical_age_ = -1;
 }
 
 void WorkerLanes::update(WorkerIndex index, const WorkerState& state) {
-  TANDEM_CHECK(index >= 0 && static_cast<size_t>(index) < lanes_.size() && at(index).present,
-               "update of an absent worker");
+  TANDEM_CHECK(present(index), "update of an absent worker");
   count(at(index), -1);
-  report(lane(index), state);
+  report(index, state);
   count(at(index), 1);
-  ++typical_age_;
+  if (typical_age_ >= 0) ++typical_age_;
 }
 
 void WorkerLanes::leave(WorkerIndex index) {
-  TANDEM_CHECK(index >= 0 && static_cast<size_t>(index) < lanes_.size() && at(index).present,
-               "an absent worker left");
+  TANDEM_CHECK(present(index), "an absent worker left");
   count(at(index), -1);
   lane(index) = Lane{};
+  detail(index) = Detail{};
   typical_age_ = -1;
 }
 
 void WorkerLanes::observe(WorkerIndex index, const StepSample& sample) {
-  if (index < 0 || static_cast<size_t>(index) >= lanes_.size() || !at(index).present) return;
-  lane(index).model->observe(sample);
-  refresh(lane(index));
-  ++typical_age_;
+  if (!present(index)) return;
+  detail(index).model->observe(sample);
+  refresh(index);
+  if (typical_age_ >= 0) ++typical_age_;
 }
 
-void WorkerLanes::report(Lane& of, const WorkerState& state) {
-  of.state = state;
-  of.usable = state.accepting;
-  of.role = state.role;
-  of.slots = state.slots;
-  of.kv_capacity = state.kv_tokens_capacity;
+void WorkerLanes::report(WorkerIndex index, const WorkerState& state) {
+  Lane& to = lane(index);
+  Detail& of = detail(index);
+  to.usable = state.accepting;
+  to.role = state.role;
+  to.slots = state.slots;
+  to.kv_capacity = state.kv_tokens_capacity;
+  to.kv_share = 1.0 / static_cast<double>(std::max<int64_t>(1, to.kv_capacity));
+  to.slot_share = 1.0 / std::max(1, to.slots);
   of.model->hint(state.prefill_us_per_token, state.decode_step_ms);
   of.prefill_tokens.report(state.prefill_backlog_tokens);
   of.prefill_us.report(static_cast<int64_t>(static_cast<double>(state.prefill_backlog_tokens) *
@@ -96,34 +96,33 @@ void WorkerLanes::report(Lane& of, const WorkerState& state) {
   of.kv_tokens.report(state.kv_tokens_used + state.kv_tokens_reserved);
   of.context_tokens.report(state.kv_tokens_used);
   of.slots_busy.report(state.slots - state.slots_free);
-  refresh(of);
+  refresh(index);
 }
 
-void WorkerLanes::refresh(Lane& of) {
+void WorkerLanes::refresh(WorkerIndex index) {
+  Lane& to = lane(index);
+  const Detail& of = detail(index);
   const CostParameters& costs = of.model->parameters();
   const double margin = of.model->prefill_ratio(kPrefillQuantile);
-  of.a0_ms = costs.prefill_base_ms * margin;
-  of.a1_ms = costs.prefill_per_token_us * margin / 1e3;
-  of.a2_ms = costs.prefill_per_token2_us * margin / 1e3;
-  of.backlog_ms = static_cast<double>(of.prefill_us.value()) / 1e3;
-  of.batch = static_cast<int>(of.slots_busy.value());
-  of.slots_free = std::max(0, of.slots - of.batch);
-  of.kv_free = of.kv_capacity - of.kv_tokens.value() -
-               (of.batch > 0 ? static_cast<int64_t>(of.batch) * kGrowthTokens : 0);
-  if (of.batch == 0) of.kv_free = of.kv_capacity - of.kv_tokens.value();
+  to.a0_ms = costs.prefill_base_ms * margin;
+  to.a1_ms = costs.prefill_per_token_us * margin / 1e3;
+  to.a2_ms = costs.prefill_per_token2_us * margin / 1e3;
+  to.backlog_ms = static_cast<double>(of.prefill_us.value()) / 1e3;
+  to.batch = static_cast<int>(of.slots_busy.value());
+  to.slots_free = std::max(0, to.slots - to.batch);
+  to.kv_free = to.kv_capacity - of.kv_tokens.value() -
+               static_cast<int64_t>(std::max(0, to.batch)) * kGrowthTokens;
   const double slow = of.model->decode_ratio(0.5);
   const auto context = static_cast<double>(of.context_tokens.value());
-  const DecodeCosts& decode = costs.decode_costs(of.batch + 1);
-  of.step_ms = costs.decode_ms(std::max(1, of.batch), context) * slow;
-  of.step_per_sequence_ms =
-      (decode.per_sequence_ms +
-       (costs.prefill_per_token_us * of.batch / 1e3 > decode.base_ms ? of.a1_ms : 0)) *
-      slow;
-  of.step_per_token_ms = decode.per_context_us / 1e3 * slow;
-  of.local_tokens = of.prefill_tokens.value();
-  of.local_tokens_per_step =
-      of.decodes() && of.batch > 0
-          ? tokens_within(costs, kStepMargin * slo_tpot_ms_, 0, of.batch, context)
+  const DecodeCosts& decode = costs.decode_costs(to.batch + 1);
+  to.step_ms = costs.decode_ms(std::max(1, to.batch), context) * slow;
+  const bool compute_bound = costs.prefill_per_token_us * to.batch / 1e3 > decode.base_ms;
+  to.step_per_sequence_ms = (decode.per_sequence_ms + (compute_bound ? to.a1_ms : 0)) * slow;
+  to.step_per_token_ms = decode.per_context_us / 1e3 * slow;
+  to.local_tokens = of.prefill_tokens.value();
+  to.local_tokens_per_step =
+      to.decodes() && to.batch > 0
+          ? tokens_within(costs, kStepMargin * slo_tpot_ms_, 0, to.batch, context)
           : 0;
 }
 
@@ -133,61 +132,60 @@ void WorkerLanes::set_now(double now_ms) {
     for (Lane& each : lanes_) each.running_since_ms = std::min(each.running_since_ms, now_ms);
   now_ms_ = now_ms;
   for (const WorkerIndex index : restarted_) {
-    Lane& each = lane(index);
-    if (each.restart_clock) each.running_since_ms = now_ms;
-    each.restart_clock = false;
+    if (detail(index).restart_clock) lane(index).running_since_ms = now_ms;
+    detail(index).restart_clock = false;
   }
   restarted_.clear();
 }
 
-Lane* WorkerLanes::find(const LaneShare& share) {
-  if (share.worker < 0 || static_cast<size_t>(share.worker) >= lanes_.size()) return nullptr;
-  Lane& found = lane(share.worker);
-  return found.present && found.generation == share.generation ? &found : nullptr;
+bool WorkerLanes::holds(const LaneShare& share) {
+  return present(share.worker) && detail(share.worker).generation == share.generation;
 }
 
 void WorkerLanes::take(LaneShare& share) {
-  Lane& of = lane(share.worker);
+  Lane& to = lane(share.worker);
+  Detail& of = detail(share.worker);
   share.generation = of.generation;
   if (share.prompt_tokens > 0) {
     if (of.prompts_ms.empty()) {
-      of.running_since_ms = now_ms_;
-      of.running_ms = share.prompt_ms;
+      to.running_since_ms = now_ms_;
+      to.running_ms = share.prompt_ms;
       of.restart_clock = false;
     }
     of.prompts_ms.push_back(share.prompt_ms);
-    ++of.prefills;
+    ++to.prefills;
     of.prefill_us.add(static_cast<int64_t>(share.prompt_ms * 1e3));
     of.prefill_tokens.add(share.prompt_tokens);
   }
   of.kv_tokens.add(share.kv_tokens);
   of.context_tokens.add(share.context_tokens);
   of.slots_busy.add(share.slots);
-  refresh(of);
+  refresh(share.worker);
 }
 
 void WorkerLanes::end_prompt(const LaneShare& share) {
-  Lane* of = find(share);
-  if (of == nullptr || share.prompt_tokens <= 0) return;
-  const auto it = std::ranges::find(of->prompts_ms, share.prompt_ms);
-  if (it != of->prompts_ms.end()) of->prompts_ms.erase(it);
-  --of->prefills;
-  of->prefill_us.add(-static_cast<int64_t>(share.prompt_ms * 1e3));
-  of->prefill_tokens.add(-share.prompt_tokens);
-  of->running_ms = of->prompts_ms.empty() ? 0 : of->prompts_ms.front();
-  of->running_since_ms = now_ms_;
-  of->restart_clock = true;
+  if (!holds(share) || share.prompt_tokens <= 0) return;
+  Lane& to = lane(share.worker);
+  Detail& of = detail(share.worker);
+  const auto it = std::ranges::find(of.prompts_ms, share.prompt_ms);
+  if (it != of.prompts_ms.end()) of.prompts_ms.erase(it);
+  --to.prefills;
+  of.prefill_us.add(-static_cast<int64_t>(share.prompt_ms * 1e3));
+  of.prefill_tokens.add(-share.prompt_tokens);
+  to.running_ms = of.prompts_ms.empty() ? 0 : of.prompts_ms.front();
+  to.running_since_ms = now_ms_;
+  of.restart_clock = true;
   restarted_.push_back(share.worker);
-  refresh(*of);
+  refresh(share.worker);
 }
 
 void WorkerLanes::release(const LaneShare& share) {
-  Lane* of = find(share);
-  if (of == nullptr) return;
-  of->kv_tokens.add(-share.kv_tokens);
-  of->context_tokens.add(-share.context_tokens);
-  of->slots_busy.add(-share.slots);
-  refresh(*of);
+  if (!holds(share)) return;
+  Detail& of = detail(share.worker);
+  of.kv_tokens.add(-share.kv_tokens);
+  of.context_tokens.add(-share.context_tokens);
+  of.slots_busy.add(-share.slots);
+  refresh(share.worker);
 }
 
 const CostParameters& WorkerLanes::typical() {
@@ -200,13 +198,13 @@ const CostParameters& WorkerLanes::typical() {
                         &sum.decode.per_sequence_ms, &sum.decode.per_context_us};
   for (double* value : to) *value = 0;
   double capacity = 0;
-  for (const Lane& each : lanes_) {
-    if (!each.present) continue;
-    const CostParameters& p = each.model->parameters();
+  for (WorkerIndex i = 0; i < static_cast<int>(lanes_.size()); ++i) {
+    if (!present(i)) continue;
+    const CostParameters& p = model(i).parameters();
     const double from[] = {p.prefill_base_ms, p.prefill_per_token_us,   p.prefill_per_token2_us,
                            p.decode.base_ms,  p.decode.per_sequence_ms, p.decode.per_context_us};
-    for (size_t i = 0; i < std::size(from); ++i) *to[i] += from[i];
-    capacity += static_cast<double>(each.kv_capacity);
+    for (size_t k = 0; k < std::size(from); ++k) *to[k] += from[k];
+    capacity += static_cast<double>(at(i).kv_capacity);
     ++count;
   }
   if (count == 0) return typical_ = prior_;

@@ -5,6 +5,7 @@
 // Owned and called by the slack policy; no threads, no clock of its own.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -26,37 +27,25 @@ struct LaneShare {
   int slots = 0;
 };
 
+// What every scan reads, and no more: a thousand of them must pass through a core's caches.
 struct Lane {
-  // Read by every scan.
   bool usable = false;  // Present and accepting
   Role role = Role::kDecode;
   int prefills = 0;  // Own prompts that are not computed yet
   int slots = 0;
   int slots_free = 0;
+  int batch = 0;
   int64_t kv_free = 0;  // Less what the running sequences may grow by
   int64_t kv_capacity = 0;
   double backlog_ms = 0;        // Of prompts, as of the last change
   double running_since_ms = 0;  // Of the prompt that runs: scans take its progress off
   double running_ms = 0;
-  double a0_ms = 0, a1_ms = 0, a2_ms = 0;  // Prefill, margin included
-  int batch = 0;
+  double a0_ms = 0, a1_ms = 0, a2_ms = 0;                  // Prefill, margin included
   double step_ms = 0;                                      // A decode step as it is
+  double kv_share = 0, slot_share = 0;                     // Of a token, of a slot
   double step_per_sequence_ms = 0, step_per_token_ms = 0;  // What more of them add
-  int64_t local_tokens = 0;                                // Prompt tokens waiting beside decoding
+  int64_t local_tokens = 0;                                // Prompt tokens beside decoding
   double local_tokens_per_step = 0;                        // What fits a step beside it
-
-  // The rest.
-  bool present = false;
-  uint64_t generation = 0;
-  WorkerState state;
-  Level prefill_us;  // Prompt work in microseconds
-  Level prefill_tokens;
-  Level kv_tokens;
-  Level context_tokens;
-  Level slots_busy;
-  std::deque<double> prompts_ms;  // Own prompts in order of dispatch
-  bool restart_clock = false;     // The next own prompt began between two looks at the clock
-  std::unique_ptr<CostModel> model;
 
   bool prefills_for_others() const { return usable && role == Role::kPrefill; }
   bool decodes() const { return usable && serves_decode(role); }
@@ -65,7 +54,9 @@ struct Lane {
   double prefill_ms(double first, double count) const {
     return a0_ms + a1_ms * count + a2_ms * count * (count + 2 * first);
   }
-  double waiting_ms(double now_ms) const;
+  double waiting_ms(double now_ms) const {
+    return std::max(0.0, backlog_ms - std::clamp(now_ms - running_since_ms, 0.0, running_ms));
+  }
 };
 
 class WorkerLanes {
@@ -86,6 +77,13 @@ class WorkerLanes {
 
   const std::vector<Lane>& all() const { return lanes_; }
   const Lane& at(WorkerIndex index) const { return lanes_[static_cast<size_t>(index)]; }
+  bool present(WorkerIndex index) const {
+    return index >= 0 && static_cast<size_t>(index) < lanes_.size() &&
+           details_[static_cast<size_t>(index)].present;
+  }
+  const CostModel& model(WorkerIndex index) const {
+    return *details_[static_cast<size_t>(index)].model;
+  }
   double now_ms() const { return now_ms_; }
   bool trusted() const { return trusted_; }  // The models begin with a profile
   // The mean worker, for requests that are not bound to one yet.
@@ -95,17 +93,32 @@ class WorkerLanes {
   int usable_coupled() const { return usable_coupled_; }
 
  private:
+  // The rest of a worker, at the same index.
+  struct Detail {
+    bool present = false;
+    uint64_t generation = 0;
+    Level prefill_us;  // Prompt work in microseconds
+    Level prefill_tokens;
+    Level kv_tokens;
+    Level context_tokens;
+    Level slots_busy;
+    std::deque<double> prompts_ms;  // Own prompts in order of dispatch
+    bool restart_clock = false;     // The next own prompt began between two looks at the clock
+    std::unique_ptr<CostModel> model;
+  };
+
   Lane& lane(WorkerIndex index) { return lanes_[static_cast<size_t>(index)]; }
-  Lane* find(const LaneShare& share);
-  void report(Lane& lane, const WorkerState& state);
-  void refresh(Lane& lane);
+  Detail& detail(WorkerIndex index) { return details_[static_cast<size_t>(index)]; }
+  bool holds(const LaneShare& share);  // Is the worker still the one that it was taken from?
+  void report(WorkerIndex index, const WorkerState& state);
+  void refresh(WorkerIndex index);
   void count(const Lane& lane, int by);
-  CostParameters prior() const { return prior_; }
 
   CostParameters prior_;
   bool trusted_ = false;
   double slo_tpot_ms_ = 80;
   std::vector<Lane> lanes_;
+  std::vector<Detail> details_;
   std::vector<WorkerIndex> restarted_;
   uint64_t generations_ = 0;
   double now_ms_ = 0;
