@@ -423,10 +423,9 @@ void Simulation::begin_switch(const scheduler::RoleMove& move) {
 void Simulation::go_on_switching(WorkerIndex worker) {
   Station& s = station(worker);
   const bool keeps = serves_decode(s.worker.role()) && serves_decode(s.switching_to);
-  if (!keeps) {
-    if (s.drain_over && !s.worker.busy()) return drain(worker);
-    if (s.worker.has_prompts() || s.worker.has_sequences() || s.worker.has_promises()) return;
-  }
+  const bool empty =
+      !s.worker.has_prompts() && !s.worker.has_sequences() && !s.worker.has_promises();
+  if (!keeps && !empty) return s.drain_over && !s.worker.busy() ? drain(worker) : void();
   result_.role_changes.push_back(
       {now_s(), s.worker.spec().name, s.worker.role(), s.switching_to, s.switching_why});
   s.worker.set_role(s.switching_to);
