@@ -108,16 +108,13 @@ int Placement::uncached_on(const Asked& asked, WorkerIndex worker) const {
 
 void Placement::scan_prefill(const Asked& asked, Scan& scan) const {
   const Request& request = *asked.request;
-  const auto& all = lanes_.all();
-  const int count = static_cast<int>(all.size());
+  const std::vector<WorkerIndex>& all = lanes_.prefillers();
   const double now = lanes_.now_ms();
-  const bool own_role = lanes_.usable_prefill() > 0;
-  for (int step = 0; step < count; ++step) {
-    int index = turn_ + step;
-    if (index >= count) index -= count;
-    const Lane& lane = all[static_cast<size_t>(index)];
-    if (!lane.usable || !(own_role ? lane.role == Role::kPrefill : serves_prefill(lane.role)))
-      continue;
+  const size_t first = static_cast<size_t>(turn_) % std::max<size_t>(1, all.size());
+  for (size_t step = 0; step < all.size(); ++step) {
+    const size_t at = first + step;
+    const WorkerIndex index = all[at < all.size() ? at : at - all.size()];
+    const Lane& lane = lanes_.at(index);
     if (scan.avoid_prefill && contains(request.avoid, index)) continue;
     const int uncached = uncached_on(asked, index);
     const double waiting = lane.waiting_ms(now);
@@ -158,12 +155,12 @@ void Placement::offer_decode(const Asked& asked, WorkerIndex index, Scan& scan) 
 
 void Placement::scan_decode(const Asked& asked, Scan& scan) const {
   const Request& request = *asked.request;
-  const auto& all = lanes_.all();
-  const int count = static_cast<int>(all.size());
-  for (int step = 0; step < count; ++step) {
-    int index = turn_ + step;
-    if (index >= count) index -= count;
-    const Lane& lane = all[static_cast<size_t>(index)];
+  const std::vector<WorkerIndex>& all = lanes_.decoders();
+  const size_t first = static_cast<size_t>(turn_) % std::max<size_t>(1, all.size());
+  for (size_t step = 0; step < all.size(); ++step) {
+    const size_t at = first + step;
+    const WorkerIndex index = all[at < all.size() ? at : at - all.size()];
+    const Lane& lane = lanes_.at(index);
     if (!could_hold(asked, lane)) continue;
     scan.possible = true;
     if (scan.avoid_decode && contains(request.avoid, index)) continue;
@@ -292,8 +289,7 @@ Placed Placement::choose(const Asked& asked) {
       scan.avoid_decode |= could_hold(asked, all[static_cast<size_t>(i)]);
     }
   }
-  const auto& all = lanes_.all();
-  turn_ = all.empty() ? 0 : (turn_ + 1) % static_cast<int>(all.size());
+  ++turn_;
   if (lanes_.usable_prefill() > 0) scan_prefill(asked, scan);
   if (request.prefill_only && lanes_.usable_prefill() > 0) {
     if (scan.prefill.size == 0) return {.kind = Placed::Kind::kWaitPrefill};

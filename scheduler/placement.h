@@ -80,7 +80,7 @@ class Placement {
   const double bytes_per_ms_;
   const double kv_bytes_per_token_;
   const int layers_;
-  int turn_ = -1;  // Where the next scan begins: breaks ties
+  uint32_t turn_ = UINT32_MAX;  // Where the next scan begins: breaks ties
 };
 
 }  // namespace tandem::scheduler

@@ -34,10 +34,18 @@ WorkerLanes::WorkerLanes(const Config& config) : slo_tpot_ms_(to_ms(config.slo.t
   typical_age_ = -1;
 }
 
-void WorkerLanes::count(const Lane& lane, int by) {
-  if (lane.prefills_for_others()) usable_prefill_ += by;
-  if (lane.decodes()) usable_decode_ += by;
-  if (lane.couples()) usable_coupled_ += by;
+// Puts a worker into the lists that it belongs to now.
+void WorkerLanes::list(WorkerIndex index) {
+  const auto put = [index](std::vector<WorkerIndex>& into, bool belongs) {
+    const auto it = std::ranges::lower_bound(into, index);
+    const bool there = it != into.end() && *it == index;
+    if (belongs && !there) into.insert(it, index);
+    if (!belongs && there) into.erase(it);
+  };
+  put(prefillers_, at(index).prefills_for_others());
+  put(decoders_, at(index).decodes());
+  usable_coupled_ = static_cast<int>(
+      std::ranges::count_if(decoders_, [&](WorkerIndex each) { return at(each).couples(); }));
 }
 
 void WorkerLanes::join(WorkerIndex index, const WorkerState& state) {
@@ -53,23 +61,24 @@ void WorkerLanes::join(WorkerIndex index, const WorkerState& state) {
   joined.model = std::make_unique<CostModel>(prior_, trusted_);
   lane(index) = Lane{};
   report(index, state);
-  count(at(index), 1);
+  list(index);
   typical_age_ = -1;
 }
 
 void WorkerLanes::update(WorkerIndex index, const WorkerState& state) {
   TANDEM_CHECK(present(index), "update of an absent worker");
-  count(at(index), -1);
+  const bool usable = at(index).usable;
+  const Role role = at(index).role;
   report(index, state);
-  count(at(index), 1);
+  if (at(index).usable != usable || at(index).role != role) list(index);
   if (typical_age_ >= 0) ++typical_age_;
 }
 
 void WorkerLanes::leave(WorkerIndex index) {
   TANDEM_CHECK(present(index), "an absent worker left");
-  count(at(index), -1);
   lane(index) = Lane{};
   detail(index) = Detail{};
+  list(index);
   typical_age_ = -1;
 }
 

@@ -88,8 +88,11 @@ class WorkerLanes {
   bool trusted() const { return trusted_; }  // The models begin with a profile
   // The mean worker, for requests that are not bound to one yet.
   const CostParameters& typical();
-  int usable_prefill() const { return usable_prefill_; }
-  int usable_decode() const { return usable_decode_; }
+  // Usable ones, ascending.
+  const std::vector<WorkerIndex>& prefillers() const { return prefillers_; }  // Of that role
+  const std::vector<WorkerIndex>& decoders() const { return decoders_; }
+  int usable_prefill() const { return static_cast<int>(prefillers_.size()); }
+  int usable_decode() const { return static_cast<int>(decoders_.size()); }
   int usable_coupled() const { return usable_coupled_; }
 
  private:
@@ -112,7 +115,7 @@ class WorkerLanes {
   bool holds(const LaneShare& share);  // Is the worker still the one that it was taken from?
   void report(WorkerIndex index, const WorkerState& state);
   void refresh(WorkerIndex index);
-  void count(const Lane& lane, int by);
+  void list(WorkerIndex index);
 
   CostParameters prior_;
   bool trusted_ = false;
@@ -122,8 +125,8 @@ class WorkerLanes {
   std::vector<WorkerIndex> restarted_;
   uint64_t generations_ = 0;
   double now_ms_ = 0;
-  int usable_prefill_ = 0;
-  int usable_decode_ = 0;
+  std::vector<WorkerIndex> prefillers_;
+  std::vector<WorkerIndex> decoders_;
   int usable_coupled_ = 0;
   CostParameters typical_;
   int typical_age_ = 0;  // Changes since it was computed; below 0: not yet
