@@ -99,7 +99,8 @@ TEST_CASE(
         "Allowed under slo: ttft_ms, tpot_ms, on_miss");
   CHECK(error("modle: {}") ==
         "t.yaml:1: unknown key \"modle\"; did you mean \"model\"? Allowed at the top: "
-        "model, engine, pools, ratio, slo, transfer, link, scheduler, router, log, sim");
+        "model, engine, pools, ratio, slo, transfer, link, worker, scheduler, router, "
+        "stages, log, sim");
 }
 
 TEST_CASE("a key in the wrong section is sent to the right one") {
@@ -187,11 +188,41 @@ TEST_CASE("a ratio divides its total") {
   CHECK(good("ratio: fixed").ratio.mode == "fixed");
 }
 
+TEST_CASE("auto has bounds per role, starts halved, and is dumped as it is read") {
+  const auto config = parse_config(
+      "ratio: { mode: auto, total: 9, prefill: { min: 1, max: 3 }, decode: { min: 2 }, coupled: "
+      "never }\n",
+      "t.yaml");
+  REQUIRE(config.ok());
+  CHECK(config->prefill.replicas == 3);
+  CHECK(config->decode.replicas == 6);
+  CHECK(config->ratio.prefill_max == 3);
+  CHECK(config->ratio.coupled == "never");
+  const auto again = parse_config(dump_config(*config), "dump");
+  REQUIRE(again.ok());
+  CHECK(again->ratio.decode_min == 2);
+  CHECK(parse_config("ratio: auto", "t.yaml")->ratio.mode == "auto");
+  CHECK(error("ratio: { mode: auto, prefill: { min: 4, max: 3 } }")
+            .find("at most ratio.prefill.max") != std::string::npos);
+  CHECK(error("ratio: { mode: auto, total: 4, prefill: { min: 3 }, decode: { min: 2 } }")
+            .find("add up to at most ratio.total (4), not 5") != std::string::npos);
+}
+
+TEST_CASE("tenant weights are names and numbers above 0") {
+  CHECK(parse_weights("gold=4,free=0.5")->at("free") == 0.5);
+  CHECK(parse_weights("")->empty());
+  for (const char* bad :
+       {"gold", "gold=", "=3", "gold=0", "gold=-1", "a=1,a=2", "gold=nan", "a=2000"})
+    CHECK(!parse_weights(bad));
+}
+
 TEST_CASE("impossible ratios are refused") {
   CHECK(error("ratio: \"0:5\"") ==
-        "t.yaml:1: ratio: found \"0:5\"; allowed: fixed | two numbers from 1 to 1000 as \"3:5\"");
+        "t.yaml:1: ratio: found \"0:5\"; allowed: fixed | auto | recommend | two numbers from 1 to "
+        "1000 as \"3:5\"");
   CHECK(error("ratio: \"3-5\"") ==
-        "t.yaml:1: ratio: found \"3-5\"; allowed: fixed | two numbers from 1 to 1000 as \"3:5\"");
+        "t.yaml:1: ratio: found \"3-5\"; allowed: fixed | auto | recommend | two numbers from 1 to "
+        "1000 as \"3:5\"");
   CHECK(error("ratio: { mode: split, prefill: 3 }") ==
         "t.yaml:1: ratio.mode: found 3:0; allowed: two parts of at least 1: "
         "no role may be left empty");
