@@ -14,6 +14,7 @@ ClusterResult simulate(const ClusterOptions& options, std::span<const SimRequest
 std::vector<double> Simulation::token_times(const std::vector<Stretch>& stretches,
                                             const Life& of) const {
   std::vector<double> times{of.first_s};
+  times.insert(times.end(), of.resumed_s.begin(), of.resumed_s.end());
   for (const Stretch& stretch : stretches) {
     const auto& ends = stations_[static_cast<size_t>(stretch.worker)].worker.step_ends();
     for (int i = 0; i < stretch.count; ++i)

@@ -307,7 +307,7 @@ void Simulation::join_on(WorkerIndex worker, int request) {
 void Simulation::first_token(int request) {
   Life& l = life(request);
   l.last_s = now_s() + options_.link_delay_s;
-  if (l.first_s >= 0) return;
+  if (l.first_s >= 0) return l.resumed_s.push_back(l.last_s);
   l.first_s = l.last_s;
   if (l.first_s - spec(request).at_s > ttft_s_)
     miss();

@@ -61,6 +61,7 @@ class Simulation {
     int64_t submitted_ns = 0;
     double first_s = -1;
     double last_s = -1;
+    std::vector<double> resumed_s;  // First tokens of later attempts
     int record = -1;  // In the result's decisions
     std::string error;
   };
