@@ -29,6 +29,40 @@ bool next_second(const sigset_t& signals) {
   return ::sigtimedwait(&signals, nullptr, &second) < 0;
 }
 
+constexpr std::string_view kNameLetters =
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+
+// A command that asks the router to do something with one worker. `wanted`: what each word is; the
+// second, where there is one, is a role.
+template <class Path, class Text>
+Status act_on_worker(const Words& words, const std::vector<std::string>& wanted, Path path,
+                     Text text) {
+  const auto arguments = parse_arguments(
+      words,
+      {.with_value = {"-c", "--set", "--admin"}, .flags = {"--json"}, .words_max = wanted.size()});
+  if (!arguments) return arguments.status();
+  const Words& given = arguments->words;
+  if (given.size() < wanted.size()) {
+    return {ErrorCode::kInvalidArgument, fmt::format("wanted: {}", fmt::join(wanted, " "))};
+  }
+  if (given[0].find_first_not_of(kNameLetters) != std::string::npos) {
+    return {
+        ErrorCode::kInvalidArgument,
+        fmt::format("\"{}\" is not a worker's name; allowed: letters, digits, - _ .", given[0])};
+  }
+  Role role{};
+  if (given.size() > 1 && !role_from_name(given[1], role)) {
+    return {ErrorCode::kInvalidArgument,
+            fmt::format("\"{}\" is no role; allowed: {}", given[1], wanted[1])};
+  }
+  const auto admin = admin_of(*arguments);
+  if (!admin) return admin.status();
+  const auto body = admin->post(path(given));
+  if (!body) return body.status();
+  fmt::print("{}\n", arguments->has("--json") ? *body : text(given));
+  return {};
+}
+
 }  // namespace
 
 std::string program_folder() {
@@ -71,28 +105,21 @@ Status run_status(const Words& words) {
 }
 
 Status run_drain(const Words& words) {
-  const auto arguments = parse_arguments(
-      words, {.with_value = {"-c", "--set", "--admin"}, .flags = {"--json"}, .words_max = 1});
-  if (!arguments) return arguments.status();
-  if (arguments->words.empty()) {
-    return {ErrorCode::kInvalidArgument, "which worker? For example: tandem drain d0"};
-  }
-  const auto admin = admin_of(*arguments);
-  if (!admin) return admin.status();
-  const std::string& name = arguments->words.front();
-  if (name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") !=
-      std::string::npos) {
-    return {ErrorCode::kInvalidArgument,
-            fmt::format("\"{}\" is not a worker's name; allowed: letters, digits, - _ .", name)};
-  }
-  const auto body = admin->post("/v1/workers/" + name + "/drain");
-  if (!body) return body.status();
-  if (arguments->has("--json")) {
-    fmt::print("{}\n", *body);
-  } else {
-    fmt::print("{} is draining: it finishes what it has and takes nothing new\n", name);
-  }
-  return {};
+  return act_on_worker(
+      words, {"WORKER"}, [](const Words& given) { return "/v1/workers/" + given[0] + "/drain"; },
+      [](const Words& given) {
+        return given[0] + " is draining: it finishes what it has and takes nothing new";
+      });
+}
+
+Status run_role(const Words& words) {
+  return act_on_worker(
+      words, {"WORKER", "prefill|decode|coupled|partitioned"},
+      [](const Words& given) { return "/v1/workers/" + given[0] + "/role/" + given[1]; },
+      [](const Words& given) {
+        return given[0] + " finishes what it has and becomes " + given[1] +
+               "; tandem status shows when";
+      });
 }
 
 Status run_loadtest(const Words& words) {

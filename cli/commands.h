@@ -17,6 +17,8 @@ Status run_up(const Words& words);
 Status run_status(const Words& words);
 // Lets a worker finish what it has and take nothing new.
 Status run_drain(const Words& words);
+// Makes a worker another kind of worker.
+Status run_role(const Words& words);
 // Becomes tandem-bench. Returns only on failure.
 Status run_loadtest(const Words& words);
 // Shows the effective configuration, or all keys.

@@ -18,7 +18,8 @@ struct RoleNames {
 };
 constexpr RoleNames kRoles[] = {{Role::kPrefill, "p", "tandem-prefill-worker"},
                                 {Role::kDecode, "d", "tandem-decode-worker"},
-                                {Role::kCoupled, "c", "tandem-decode-worker"}};
+                                {Role::kCoupled, "c", "tandem-decode-worker"},
+                                {Role::kPartitioned, "v", "tandem-decode-worker"}};
 
 std::string join_address(const std::string& host, uint16_t port) {
   const bool v6 = host.find(':') != std::string::npos;

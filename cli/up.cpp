@@ -155,9 +155,11 @@ Result<UpOptions> read_options(const Arguments& arguments) {
   }
   Role role{};
   if (!options.only.empty() && options.only != "router" && !role_from_name(options.only, role)) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("--only: found \"{}\"; allowed: router | prefill | decode | coupled",
-                              options.only));
+    return Status(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "--only: found \"{}\"; allowed: router | prefill | decode | coupled | partitioned",
+            options.only));
   }
   const auto first = parse_integer(arguments.value("--first", "0"));
   if (!first || *first < 0 || *first > 100000) {

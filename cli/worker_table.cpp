@@ -24,7 +24,7 @@ Int number_at(const json& object, const char* key) {
 
 const char* colour_of(const std::string& state) {
   if (state == "ready") return "\033[32m";
-  if (state == "draining" || state == "connecting") return "\033[33m";
+  if (state == "draining" || state == "switching" || state == "connecting") return "\033[33m";
   return "\033[31m";
 }
 

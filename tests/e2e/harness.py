@@ -67,8 +67,8 @@ Running = collections.namedtuple("Running", "threads answers")
 
 
 class Cluster:
-    """Workers p0.., d0.., c0.. and routers r0... `set`: for all; `each`: {process name: settings}
-    more for one."""
+    """Workers p0.., d0.., c0.., v0.. (partitioned) and routers r0... `set`: for all; `each`:
+    {process name: settings} more for one."""
 
     def __init__(
         self,
@@ -77,6 +77,7 @@ class Cluster:
         prefill=1,
         decode=1,
         coupled=0,
+        partitioned=0,
         routers=1,
         set=(),
         each=None,
@@ -94,7 +95,12 @@ class Cluster:
         if engine != "sim" and not MODELS[model].exists():
             skip(f"{MODELS[model]} is missing")
         self.processes, self.address = {}, {}
-        for kind, count in (("p", prefill), ("d", decode), ("c", coupled)):
+        for kind, count in (
+            ("p", prefill),
+            ("d", decode),
+            ("c", coupled),
+            ("v", partitioned),
+        ):
             for index in range(count):
                 self._add_worker(f"{kind}{index}")
         for index in range(routers):
@@ -112,6 +118,7 @@ class Cluster:
             "p": ["tandem-prefill-worker"],
             "d": ["tandem-decode-worker"],
             "c": ["tandem-decode-worker", "--role", "coupled"],
+            "v": ["tandem-decode-worker", "--role", "partitioned"],
         }[name[0]]
         self.address[name] = f"{self.host.get(name, '127.0.0.1')}:{free_port()}"
         self._add(
@@ -130,7 +137,7 @@ class Cluster:
         )
 
     def _add_router(self, name):
-        pools = {"p": "prefill", "d": "decode", "c": "coupled"}
+        pools = {"p": "prefill", "d": "decode", "c": "coupled", "v": "partitioned"}
         sets = []
         for kind, pool in pools.items():
             members = ",".join(f'"tcp://{a}"' for n, a in self.address.items() if n[0] == kind)

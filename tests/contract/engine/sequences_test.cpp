@@ -162,5 +162,33 @@ TEST_CASE("two engines of one model agree about everything that peers compare") 
   CHECK(first_engine().reserve_slice() >= 64);
 }
 
+TEST_CASE("a sibling computes beside its origin, each as if alone, in whatever size") {
+  const std::vector<TokenId> prompt = make_prompt(300, 77);
+  const auto answer = [&](Engine& engine) {
+    Run run(engine, prompt, sampled(5));
+    run.prefill();
+    return run.generate(12);
+  };
+  const std::vector<SampledToken> alone = answer(first_engine());
+  Result<std::unique_ptr<Engine>> sibling = first_engine().make_sibling(2, 1);
+  REQUIRE_MESSAGE(sibling.ok(), sibling.status().to_string());
+  CHECK((*sibling)->sequences_max() == 2);
+  CHECK((*sibling)->kv_layout().digest() == first_engine().kv_layout().digest());
+  CHECK((*sibling)->model().digest == first_engine().model().digest);
+
+  std::vector<SampledToken> beside;
+  std::thread other([&] { beside = answer(**sibling); });
+  const std::vector<SampledToken> here = answer(first_engine());
+  other.join();
+  CHECK(same(here, alone));
+  CHECK(same(beside, alone));
+
+  for (const int slots : {5, 1}) {
+    REQUIRE((*sibling)->resize(slots, 1).ok());
+    CHECK((*sibling)->sequences_max() == slots);
+    CHECK(same(answer(**sibling), alone));
+  }
+}
+
 }  // namespace
 }  // namespace tandem

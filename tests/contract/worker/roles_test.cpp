@@ -39,11 +39,18 @@ std::vector<std::vector<TokenId>> outputs(const Answer& answer, int choices) {
   return all;
 }
 
+// A worker that stays what it is, for all tests: a real one takes seconds to start.
+Worker& fixed(Role role) {
+  static const auto prefill = start_worker(subject_config(), Role::kPrefill, "p0");
+  static const auto decode = start_worker(subject_config(), Role::kDecode, "d0");
+  static const auto coupled = start_worker(subject_config(), Role::kCoupled, "c0");
+  return role == Role::kPrefill ? *prefill : role == Role::kDecode ? *decode : *coupled;
+}
+
 // What a worker that computes everything itself answers.
 struct Oracle {
-  std::unique_ptr<Worker> worker = start_worker(subject_config(), Role::kCoupled, "oracle");
   TestRouter router;
-  link::SessionPtr session = router.connect(worker->address());
+  link::SessionPtr session = router.connect(fixed(Role::kCoupled).address());
 
   std::vector<std::vector<TokenId>> answer(const link::Leg& wanted) {
     const link::Leg leg = fresh(wanted);
@@ -57,12 +64,10 @@ struct Oracle {
 // A worker that changes, and two that do not: somebody to stream to, and somebody to stream from.
 struct Cluster {
   explicit Cluster(const Config& config = subject_config(), Role role = Role::kDecode)
-      : changing(start_worker(config, role, "x0")),
-        prefill(start_worker(config, Role::kPrefill, "p0")),
-        decode(start_worker(config, Role::kDecode, "d0")) {
+      : changing(start_worker(config, role, "x0")) {
     to_changing = router.connect(changing->address());
-    to_prefill = router.connect(prefill->address());
-    to_decode = router.connect(decode->address());
+    to_prefill = router.connect(fixed(Role::kPrefill).address());
+    to_decode = router.connect(fixed(Role::kDecode).address());
   }
 
   link::Leg local(const link::Leg& wanted) {
@@ -98,7 +103,7 @@ struct Cluster {
     CHECK(router.wait_idle(to_changing));
   }
 
-  std::unique_ptr<Worker> changing, prefill, decode;
+  std::unique_ptr<Worker> changing;
   TestRouter router;
   link::SessionPtr to_changing, to_prefill, to_decode;
 };
@@ -155,13 +160,15 @@ TEST_CASE("what runs at a change of role ends, or goes on elsewhere without losi
   if (!subject_available()) return;
   Oracle oracle;
   for (const int drain_ms : {0, 60000}) {
+    Config config = subject_config();
+    config.worker.role_drain = Milliseconds(drain_ms);
+    Cluster cluster(config, Role::kPrefill);
     for (const Role from : {Role::kDecode, Role::kCoupled, Role::kPartitioned}) {
       CAPTURE(drain_ms);
       CAPTURE(role_name(from));
-      Config config = subject_config();
-      config.worker.role_drain = Milliseconds(drain_ms);
-      Cluster cluster(config, from);
-      const link::Leg wanted = sampled_leg(7, 130, 120);
+      ask(cluster.to_changing, from);
+      REQUIRE(wait_role(cluster.router, cluster.to_changing, from));
+      const link::Leg wanted = sampled_leg(7, 130, 100);
       const auto expected = oracle.answer(wanted);
       const link::Leg leg = cluster.local(wanted);
       cluster.router.wait_answer(leg.transfer,
