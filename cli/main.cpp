@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/plan_command.h"
 
 namespace {
 
@@ -13,7 +14,7 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"up", tandem::cli::run_up,
-     "-c FILE [--set KEY=VALUE]... [--only router|prefill|decode|coupled] [--first N]\n"
+     "-c FILE [--set KEY=VALUE]... [--only router|prefill|decode|coupled|partitioned] [--first N]\n"
      "             [--ready-timeout 300s] [--json]\n"
      "             start what FILE describes and keep it running until Ctrl-C"},
     {"status", tandem::cli::run_status,
@@ -22,6 +23,13 @@ constexpr Command kCommands[] = {
     {"drain", tandem::cli::run_drain,
      "WORKER [--json] [--admin HOST:PORT | -c FILE]\n"
      "             let a worker finish what it has and take nothing new"},
+    {"role", tandem::cli::run_role,
+     "WORKER prefill|decode|coupled|partitioned [--json] [--admin HOST:PORT | -c FILE]\n"
+     "             let a worker finish what it has, then do this"},
+    {"plan", tandem::cli::run_plan,
+     "--trace FILE [--profile NAME] [--ttft-ms MS] [--tpot-ms MS] [--attainment 0.9]\n"
+     "             [--rate R | --rate-scale X] [--workers-max 64] [--out FILE] [--json]\n"
+     "             find how many prefill and decode workers a load needs"},
     {"loadtest", tandem::cli::run_loadtest,
      "...\n             run tandem-bench (--help lists its options)"},
     {"config", tandem::cli::run_config,
