@@ -12,4 +12,8 @@ Result<std::unique_ptr<Tokenizer>> make_tokenizer(const Config& config) {
                 "model.engine is '" + config.model.engine + "', allowed are llama and sim");
 }
 
+Result<std::string> configured_model_digest(const Config& config) {
+  return config.model.engine == "llama" ? llama_model_digest(config.model.path) : std::string();
+}
+
 }  // namespace tandem

@@ -39,5 +39,8 @@ class Tokenizer {
 
 // Loads the vocabulary only (milliseconds, no weights).
 Result<std::unique_ptr<Tokenizer>> make_tokenizer(const Config& config);
+// The model_digest of workers that run the configured model file; empty with an engine that has no
+// files. Reads the header and slices of the weights.
+Result<std::string> configured_model_digest(const Config& config);
 
 }  // namespace tandem

@@ -25,7 +25,8 @@ void write(const Response& from, httplib::Response& to) {
 struct AdminServer::State {
   explicit State(Services& services_in) : services(services_in) {}
 
-  void control(const httplib::Request& request, httplib::Response& response);
+  void answer(const Status& status, httplib::Response& response);
+  Status change_role(const std::string& worker, const std::string& role);
 
   Services& services;
   httplib::Server server;
@@ -56,7 +57,12 @@ AdminServer::AdminServer(Services& services) : state_(std::make_unique<State>(se
   });
   server.Post(R"((?:/v1)?/workers/([^/]+)/(drain|resume))",
               [state](const httplib::Request& request, httplib::Response& response) {
-                state->control(request, response);
+                const std::string name = request.matches[1];
+                state->answer(state->services.pool.control(name, request.matches[2]), response);
+              });
+  server.Post(R"((?:/v1)?/workers/([^/]+)/role/([^/]+))",
+              [state](const httplib::Request& request, httplib::Response& response) {
+                state->answer(state->change_role(request.matches[1], request.matches[2]), response);
               });
   server.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
     if (!response.body.empty()) return;
@@ -69,12 +75,28 @@ AdminServer::AdminServer(Services& services) : state_(std::make_unique<State>(se
 
 AdminServer::~AdminServer() { stop(); }
 
-void AdminServer::State::control(const httplib::Request& request, httplib::Response& response) {
-  const std::string name = request.matches[1];
-  const std::string action = request.matches[2];
-  const Status status = services.pool.control(name, action);
-  if (!status.ok()) return write(error_response(openai::from_status(status)), response);
-  write({.body = R"({"status":"ok"})"}, response);
+// An operator is told of workers what a client is not.
+void AdminServer::State::answer(const Status& status, httplib::Response& response) {
+  if (status.ok()) return write({.body = R"({"status":"ok"})"}, response);
+  openai::ApiError error = openai::from_status(status);
+  error.message = status.message();
+  if (status.code() == ErrorCode::kFailedPrecondition) {
+    error = openai::invalid_request("", "conflict", status.message());
+    error.status = 409;
+  } else if (status.code() == ErrorCode::kUnavailable) {
+    error.status = 503;
+    error.code = "worker_not_connected";
+  }
+  write(error_response(error), response);
+}
+
+Status AdminServer::State::change_role(const std::string& worker, const std::string& name) {
+  Role role{};
+  if (!role_from_name(name, role))
+    return Status(ErrorCode::kInvalidArgument, "role " + tandem::quoted(name) +
+                                                   " is not one of prefill, decode, coupled, "
+                                                   "partitioned");
+  return services.dispatcher.change_role(worker, role);
 }
 
 Status AdminServer::start() {

@@ -33,7 +33,8 @@ struct AttemptSpec {
   scheduler::Request request;
   bool resumed = false;
   std::vector<WorkerKey> avoid;
-  uint64_t timeline = 0;  // The request's record
+  uint64_t generation = 0;  // Of the model that said what `leg` repeats; 0: nothing is repeated
+  uint64_t timeline = 0;    // The request's record
 };
 
 // Workers were chosen and commanded.
@@ -42,6 +43,8 @@ struct Dispatched {
   std::string prefill;  // Names; empty where the path has none
   std::string decode;
   std::string reason;
+  double predicted_ttft_ms = 0;
+  uint64_t generation = 0;  // Of the model
 };
 
 // The prompt is computed.
@@ -59,13 +62,20 @@ struct TokenArrived {
 struct AttemptFailed {
   Status status;
   bool retryable = true;
-  std::string phase;  // "prefill" | "decode"
+  bool excused = false;  // The worker changes its role, or drains: no loss, nobody's fault
+  std::string phase;     // "prefill" | "decode"
   std::vector<WorkerKey> culprits;
+};
+
+// The scheduler's, for reasons that the whole router knows.
+struct Refused {
+  scheduler::Decision decision;
+  std::string_view stage;  // stage_reason() of the stage that holds most
 };
 
 struct AttemptEvent {
   TransferId attempt;
-  std::variant<Dispatched, scheduler::Decision, PromptDone, TokenArrived, AttemptFailed> what;
+  std::variant<Dispatched, Refused, PromptDone, TokenArrived, AttemptFailed> what;
 };
 
 }  // namespace tandem::router

@@ -6,83 +6,34 @@
 
 #include "common/log.h"
 #include "common/random.h"
+#include "router/dispatch_record.h"
 
 namespace tandem::router {
 
 using scheduler::Path;
+using scheduler::path_name;
 using scheduler::WorkerIndex;
 
 namespace {
 
 constexpr int kTransferTokenBytes = 16;
-// How long a worker that failed is avoided by others' requests too: doubling with each failure that
-// follows without a success. A worker that fails at once is always the least busy one.
-constexpr std::chrono::milliseconds kShunMin{500};
-constexpr std::chrono::milliseconds kShunMax{30000};
+constexpr std::chrono::seconds kTick{1};
 
 scheduler::Ticket ticket_of(TransferId transfer) { return transfer.value; }
 
-std::string_view path_name(Path path) {
-  switch (path) {
-    case Path::kRemote:
-      return "remote";
-    case Path::kLocal:
-      return "local";
-    case Path::kPrefillOnly:
-      return "prefill_only";
-    case Path::kRefuse:
-      break;
-  }
-  return "refused";
-}
-
 }  // namespace
 
-// The hand-off record of an attempt: who holds what for it.
-struct Dispatcher::Attempt {
-  AttemptSpec spec;
-  Path path = Path::kRefuse;  // Until dispatched
-  WorkerKey prefill;
-  WorkerKey decode;
-  bool dispatched = false;
-  bool prompt_done = false;
-  bool joined = false;  // The decode worker has all it needs: the prefill worker no longer matters
-  std::vector<bool> done;  // Per choice
-  int open = 0;            // Choices that are not done
-  // Tokens that overtook the end of the prefill, which comes over another link. The decode worker
-  // cannot be further ahead than that link's delay.
-  std::vector<link::TokenEntry> held;
-  TimePoint queued_at{};
-  TimePoint dispatched_at{};
-  TimePoint quiet_until{};  // Phase deadline
-
-  TransferId transfer() const { return spec.leg.transfer; }
-  WorkerKey prompt_worker() const { return prefill.index >= 0 ? prefill : decode; }
-};
-
-// Events of one frame, gathered per I/O thread: one wake-up of a thread per decode step, not per
-// token.
-struct Dispatcher::Outbox {
-  std::vector<std::pair<boost::asio::io_context*, Mailbox::Batch>> batches;
-
-  void add(const std::shared_ptr<Mailbox>& mailbox, AttemptEvent event) {
-    for (auto& [io, batch] : batches) {
-      if (io != &mailbox->io()) continue;
-      batch.emplace_back(mailbox, std::move(event));
-      return;
-    }
-    batches.emplace_back(&mailbox->io(), Mailbox::Batch{});
-    batches.back().second.emplace_back(mailbox, std::move(event));
-  }
-  ~Outbox() {
-    for (auto& [io, batch] : batches) Mailbox::deliver(*io, std::move(batch));
-  }
-};
-
 Dispatcher::Dispatcher(const Parts& parts)
-    : parts_(parts), scheduler_(scheduler::make_scheduler(parts.config)), timer_(parts.io) {}
+    : parts_(parts),
+      started_(parts.clock.now()),
+      scheduler_(scheduler::make_scheduler(parts.config)),
+      role_moves_(parts.pool, *scheduler_, parts.metrics, parts.config.router.role_deadline),
+      timer_(parts.io),
+      second_timer_(parts.io) {}
 
 Dispatcher::~Dispatcher() = default;
+
+void Dispatcher::start() { arm_tick(); }
 
 void Dispatcher::submit(AttemptSpec spec) {
   boost::asio::post(parts_.io, [this, spec = std::move(spec)]() mutable { take(std::move(spec)); });
@@ -114,12 +65,18 @@ void Dispatcher::cancel_choice(TransferId transfer, int choice) {
   });
 }
 
+Status Dispatcher::change_role(const std::string& worker, Role to) {
+  return parts_.pool.run_there(
+      [this, worker, to] { return role_moves_.ask(worker, to, parts_.clock.now()); });
+}
+
 void Dispatcher::stop(Status reason) {
   boost::asio::post(parts_.io, [this, reason = std::move(reason)] {
     stopped_ = reason;
     while (!attempts_.empty())
       fail(*attempts_.begin()->second, {.status = reason, .retryable = false, .phase = "decode"});
     timer_.cancel();
+    second_timer_.cancel();
   });
 }
 
@@ -129,7 +86,8 @@ void Dispatcher::take(AttemptSpec spec) {
   attempt.spec = std::move(spec);
   attempt.open = attempt.spec.leg.choices;
   attempt.done.resize(static_cast<size_t>(attempt.open));
-  attempt.queued_at = parts_.clock.now();
+  attempt.queued_at = attempt.stage_since = parts_.clock.now();
+  parts_.stages.enter(Stage::kQueued);
   const TransferId transfer = attempt.transfer();
   attempts_.emplace(transfer, std::move(owned));
   const link::Leg& leg = attempt.spec.leg;
@@ -137,6 +95,11 @@ void Dispatcher::take(AttemptSpec spec) {
                                  static_cast<int>(leg.tokens.size()), attempt.spec.resumed);
   if (!stopped_.ok())
     return fail(attempt, {.status = stopped_, .retryable = false, .phase = "prefill"});
+  // Two models must not write one answer.
+  if (attempt.spec.generation != 0 && attempt.spec.generation != parts_.pool.generation())
+    return fail(attempt, {.status = Status(ErrorCode::kUnavailable, "the model has changed"),
+                          .retryable = false,
+                          .phase = "decode"});
 
   const int emitted = static_cast<int>(leg.tokens.size()) - leg.prompt_count;
   scheduler::Request& request = attempt.spec.request;
@@ -161,8 +124,9 @@ void Dispatcher::pump() {
   pumping_ = true;
   for (;;) {
     const std::vector<scheduler::Decision> decisions = scheduler_->poll(parts_.clock.now());
-    if (decisions.empty()) break;
     for (const scheduler::Decision& decision : decisions) decide(decision);
+    open_gate();
+    if (decisions.empty()) break;
   }
   pumping_ = false;
   count();
@@ -170,36 +134,69 @@ void Dispatcher::pump() {
 }
 
 void Dispatcher::decide(const scheduler::Decision& decision) {
-  const auto it = attempts_.find(TransferId{decision.ticket});
-  if (it == attempts_.end()) {
+  Attempt* attempt = find(TransferId{decision.ticket});
+  if (attempt == nullptr) {
     // It was given up between the scheduler's decision and now: only its share is left.
     if (decision.path != Path::kRefuse) scheduler_->finished(decision.ticket, -1);
     return;
   }
-  Attempt& attempt = *it->second;
-  const TimePoint now = parts_.clock.now();
-  parts_.metrics.queue_schedule.observe(to_seconds(now - attempt.queued_at));
-  if (decision.path == Path::kRefuse) {
-    log_debug("event=refused request={} reason={}", attempt.spec.leg.request, decision.reason);
-    post_event(attempt, {attempt.transfer(), decision});
-    parts_.timeline.attempt_ended(attempt.spec.timeline, attempt.transfer(), decision.reason);
-    attempts_.erase(it);
-    return;
+  parts_.metrics.queue_schedule.observe(to_seconds(parts_.clock.now() - attempt->queued_at));
+  if (parts_.decisions != nullptr) note_record(*attempt, decision);
+  attempt->decision = decision;
+  if (decision.path == Path::kRefuse) return refuse(*attempt, decision);
+  attempt->granted = true;
+  attempt->prefill = parts_.pool.key(decision.prefill);
+  attempt->decode = parts_.pool.key(decision.decode);
+  gate_.push_back(attempt->transfer());
+}
+
+void Dispatcher::refuse(Attempt& attempt, const scheduler::Decision& decision) {
+  log_debug("event=refused request={} reason={}", attempt.spec.leg.request, decision.reason);
+  const std::string_view stage =
+      stage_reason(parts_.stages.full().value_or(parts_.stages.fullest()));
+  post_event(attempt, {attempt.transfer(), Refused{decision, stage}});
+  parts_.timeline.attempt_ended(attempt.spec.timeline, attempt.transfer(), decision.reason);
+  write_record(attempt, "refused", -1);
+  leave_stage(attempt, false);
+  attempts_.erase(attempt.transfer());
+}
+
+void Dispatcher::open_gate() {
+  while (!gate_.empty()) {
+    Attempt* attempt = find(gate_.front());
+    if (attempt != nullptr && !passes(*attempt)) return;
+    gate_.pop_front();
+    if (attempt != nullptr) dispatch(*attempt);
   }
+}
+
+// Is there room for it in every stage that it will pass?
+bool Dispatcher::passes(const Attempt& attempt) const {
+  if (parts_.stages.full()) return false;
+  if (!attempt.remote() || committed_tokens_ == 0) return true;
+  const auto tokens = static_cast<int64_t>(attempt.spec.leg.tokens.size());
+  return committed_tokens_ + tokens <= parts_.config.scheduler.unconsumed_tokens_max;
+}
+
+void Dispatcher::dispatch(Attempt& attempt) {
+  const scheduler::Decision& decision = attempt.decision;
+  const TimePoint now = parts_.clock.now();
   attempt.dispatched = true;
-  attempt.path = decision.path;
-  attempt.prefill = parts_.pool.key(decision.prefill);
-  attempt.decode = parts_.pool.key(decision.decode);
   attempt.dispatched_at = now;
   attempt.quiet_until =
-      now + parts_.limits.prefill +
+      now + parts_.config.router.prefill_quiet +
       std::chrono::microseconds(static_cast<int64_t>(decision.predicted_ttft_ms * 10'000));
+  if (attempt.remote()) committed_tokens_ += static_cast<int64_t>(attempt.spec.leg.tokens.size());
+  move(attempt, Stage::kPrefill);
   Dispatched event{.path = decision.path, .reason = decision.reason};
+  event.predicted_ttft_ms = decision.predicted_ttft_ms;
+  event.generation = parts_.pool.generation();
   if (attempt.prefill.index >= 0) event.prefill = parts_.pool.hello(attempt.prefill.index).name;
   if (attempt.decode.index >= 0) event.decode = parts_.pool.hello(attempt.decode.index).name;
   parts_.timeline.attempt_dispatched(
       attempt.spec.timeline, attempt.transfer(),
-      {path_name(decision.path), event.prefill, event.decode, decision.reason});
+      {path_name(decision.path), event.prefill, event.decode, decision.reason,
+       decision.predicted_ttft_ms, decision.predicted_ttft_bound_ms});
   log_debug("event=dispatched request={} path={} prefill={} decode={} reason={}",
             attempt.spec.leg.request, path_name(decision.path), event.prefill, event.decode,
             decision.reason);
@@ -213,19 +210,21 @@ void Dispatcher::command(Attempt& attempt) {
   const Duration left = attempt.spec.request.deadline - parts_.clock.now();
   leg.deadline_ms =
       std::max<int64_t>(1, std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
+  leg.tpot_slo_us =
+      std::chrono::duration_cast<std::chrono::microseconds>(attempt.spec.request.tpot_slo).count();
   const std::string token = random_bytes(kTransferTokenBytes);
   Status status;
   WorkerKey culprit;
-  if (attempt.path != Path::kPrefillOnly) {
+  if (attempt.path() != Path::kPrefillOnly) {
     const link::DecodeCommand decode{
-        .leg = leg, .local = attempt.path == Path::kLocal, .token = token};
+        .leg = leg, .local = attempt.path() == Path::kLocal, .token = token};
     status = parts_.pool.send(attempt.decode.index, link::FrameKind::kDecode, decode.encode());
     if (find(transfer) == nullptr) return;  // The send lost the worker, and with it the attempt
     if (!status.ok()) culprit = attempt.decode;
   }
-  if (status.ok() && attempt.path != Path::kLocal) {
+  if (status.ok() && attempt.path() != Path::kLocal) {
     link::PrefillCommand prefill{.leg = leg, .token = token};
-    if (attempt.path == Path::kRemote) {
+    if (attempt.path() == Path::kRemote) {
       const link::Hello& decode = parts_.pool.hello(attempt.decode.index);
       prefill.decode_listen = decode.listen;
       prefill.decode_name = decode.name;
@@ -240,191 +239,6 @@ void Dispatcher::command(Attempt& attempt) {
     return;
   }
   leg.tokens = {};  // The flow has them; thousands of long prompts would lie here for nothing
-}
-
-void Dispatcher::worker_up(WorkerIndex worker) {
-  scheduler_->worker_joined(worker, parts_.pool.state(worker));
-  pump();
-}
-
-void Dispatcher::worker_changed(WorkerIndex worker) {
-  scheduler_->worker_updated(worker, parts_.pool.state(worker));
-  pump();
-}
-
-void Dispatcher::worker_down(WorkerIndex worker, const Status& why) {
-  scheduler_->worker_left(worker);
-  shunned_.erase(worker);
-  std::vector<TransferId> lost;
-  for (const auto& [transfer, attempt] : attempts_) {
-    if (!attempt->dispatched) continue;
-    const bool decode_lost = attempt->decode.index == worker;
-    // Once the prompt is computed only the decode worker can tell whether all of it arrived.
-    const bool prefill_lost = attempt->prefill.index == worker && !attempt->prompt_done;
-    if (decode_lost || prefill_lost) lost.push_back(transfer);
-  }
-  for (const TransferId transfer : lost) {
-    Attempt* attempt = find(transfer);
-    if (attempt == nullptr) continue;
-    const std::string phase = attempt->prompt_done ? "decode" : "prefill";
-    fail(*attempt,
-         {.status = Status(ErrorCode::kUnavailable, "a worker was lost: " + why.message()),
-          .phase = phase});
-  }
-  pump();
-}
-
-void Dispatcher::worker_frame(WorkerIndex worker, link::FrameKind kind, std::string_view body) {
-  const auto handle = [&](auto decoded, auto handler) {
-    if (!decoded.ok()) return parts_.pool.close(worker, decoded.status());
-    (this->*handler)(worker, std::move(*decoded));
-  };
-  switch (kind) {
-    case link::FrameKind::kTokens:
-      return handle(link::Tokens::decode(body), &Dispatcher::tokens);
-    case link::FrameKind::kPrefillDone:
-      return handle(link::PrefillDone::decode(body), &Dispatcher::prompt_done);
-    case link::FrameKind::kLegFailed:
-      return handle(link::LegFailed::decode(body), &Dispatcher::leg_failed);
-    case link::FrameKind::kLegEvent:
-      return handle(link::LegEvent::decode(body), &Dispatcher::leg_event);
-    default:
-      return parts_.pool.close(worker,
-                               Status(ErrorCode::kInvalidArgument, "unexpected frame kind"));
-  }
-}
-
-void Dispatcher::prompt_done(WorkerIndex worker, link::PrefillDone done) {
-  Attempt* attempt = find(done.transfer);
-  if (attempt == nullptr || attempt->prompt_worker().index != worker || attempt->prompt_done)
-    return;
-  const bool from_tokens = attempt->path == Path::kLocal && done.first.empty();
-  const auto outside = [&](const SampledToken& sampled) {
-    return sampled.token < 0 || sampled.token >= parts_.vocab;
-  };
-  if ((!from_tokens && done.first.size() != attempt->done.size()) ||
-      std::any_of(done.first.begin(), done.first.end(), outside)) {
-    return fail(*attempt,
-                {.status = Status(ErrorCode::kInternal, "a worker's first tokens are not valid"),
-                 .phase = "prefill",
-                 .culprits = {attempt->prompt_worker()}});
-  }
-  const TimePoint now = parts_.clock.now();
-  attempt->prompt_done = true;
-  attempt->quiet_until = now + parts_.limits.decode;
-  parts_.metrics.queue_prefill.observe(to_seconds(now - attempt->dispatched_at));
-  parts_.timeline.attempt_prefilled(attempt->spec.timeline, done);
-  scheduler_->prefill_finished(ticket_of(done.transfer));
-  if (attempt->path != Path::kRemote) shunned_.erase(worker);  // Else when the decode worker has it
-
-  const TransferId transfer = done.transfer;
-  const bool ends_here = attempt->path == Path::kPrefillOnly;
-  std::vector<bool> ended(attempt->done.size());
-  for (size_t choice = 0; choice < done.first.size(); ++choice)
-    ended[choice] = ends_here || done.first[choice].finish != FinishReason::kNone;
-  {
-    Outbox outbox;
-    outbox.add(attempt->spec.mailbox,
-               {transfer, PromptDone{std::move(done.first), done.cached_tokens}});
-    std::vector<link::TokenEntry> held = std::move(attempt->held);
-    attempt->held.clear();
-    for (size_t choice = 0; choice < ended.size() && attempt != nullptr; ++choice) {
-      if (ended[choice]) close_choice(*attempt, static_cast<int>(choice));
-      attempt = find(transfer);
-    }
-    for (link::TokenEntry& entry : held) {
-      if (attempt == nullptr || !token(*attempt, std::move(entry), outbox)) break;
-      attempt = find(transfer);
-    }
-  }
-  pump();
-}
-
-void Dispatcher::tokens(WorkerIndex worker, link::Tokens frame) {
-  Outbox outbox;
-  bool valid = true;
-  for (link::TokenEntry& entry : frame.entries) {
-    Attempt* attempt = find(entry.transfer);
-    if (attempt == nullptr || attempt->decode.index != worker) continue;
-    valid &= token(*attempt, std::move(entry), outbox);
-  }
-  if (!valid)
-    parts_.pool.close(worker, Status(ErrorCode::kInvalidArgument, "a token frame is not valid"));
-}
-
-bool Dispatcher::token(Attempt& attempt, link::TokenEntry entry, Outbox& outbox) {
-  const auto choice = static_cast<size_t>(entry.choice);
-  if (entry.choice < 0 || choice >= attempt.done.size() || entry.sampled.token < 0 ||
-      entry.sampled.token >= parts_.vocab)
-    return false;
-  if (attempt.path == Path::kRemote && !attempt.prompt_done) {
-    // More than the request may generate is no overtaking.
-    const auto held_max = static_cast<size_t>(attempt.spec.leg.max_tokens) * attempt.done.size();
-    if (attempt.held.size() >= held_max) return false;
-    attempt.held.push_back(std::move(entry));
-    return true;
-  }
-  if (attempt.done[choice]) return true;  // Cancelled, and the worker has not heard of it yet
-  if (attempt.path == Path::kLocal && !attempt.prompt_done) {
-    attempt.prompt_done = true;
-    scheduler_->prefill_finished(ticket_of(attempt.transfer()));
-  }
-  attempt.joined = true;
-  attempt.quiet_until = parts_.clock.now() + parts_.limits.decode;
-  const bool finished = entry.sampled.finish != FinishReason::kNone;
-  outbox.add(attempt.spec.mailbox,
-             {attempt.transfer(), TokenArrived{entry.choice, std::move(entry.sampled)}});
-  if (finished) close_choice(attempt, entry.choice);
-  return true;
-}
-
-void Dispatcher::leg_failed(WorkerIndex worker, const link::LegFailed& failed) {
-  Attempt* attempt = find(failed.transfer);
-  if (attempt == nullptr) return;
-  const bool from_prefill = attempt->prefill.index == worker;
-  const bool from_decode = attempt->decode.index == worker;
-  if (!from_prefill && !from_decode) return;
-  // What the prefill worker says after the hand-over changes nothing.
-  if (from_prefill && !from_decode && attempt->joined) return;
-  AttemptFailed failure{
-      .status = Status(failed.code == ErrorCode::kOk ? ErrorCode::kInternal : failed.code,
-                       failed.message)};
-  failure.retryable = failed.retryable;
-  failure.phase = attempt->prompt_done ? "decode" : "prefill";
-  failure.culprits.push_back(from_prefill ? attempt->prefill : attempt->decode);
-  // A transfer that failed may be either end's fault, whoever noticed first. Want of room is not.
-  const bool room = failed.code == ErrorCode::kResourceExhausted;
-  if (attempt->path == Path::kRemote && !attempt->joined && !room)
-    failure.culprits = {attempt->prefill, attempt->decode};
-  if (failed.retryable && !room)
-    for (const WorkerKey& culprit : failure.culprits) shun(culprit.index);
-  log_warn("event=leg_failed request={} worker={} code={} retryable={} reason={}",
-           attempt->spec.leg.request, tandem::quoted(parts_.pool.hello(worker).name),
-           error_code_name(failed.code), failed.retryable, tandem::quoted(failed.message));
-  const std::string reason = "the other leg failed: " + failed.message;
-  cancel_legs(*attempt, reason, worker);
-  // The failed leg is over; cancel_legs() told the other one.
-  post_event(*attempt, {attempt->transfer(), std::move(failure)});
-  end(failed.transfer, error_code_name(failed.code));
-}
-
-void Dispatcher::shun(WorkerIndex worker) {
-  Shun& shun = shunned_[worker];
-  shun.pause = std::clamp<Duration>(shun.pause * 2, kShunMin, kShunMax);
-  shun.until = parts_.clock.now() + shun.pause;
-}
-
-void Dispatcher::leg_event(WorkerIndex worker, link::LegEvent event) {
-  if (Attempt* attempt = find(event.transfer); attempt != nullptr) {
-    if (event.name == "joined" && attempt->decode.index == worker) {
-      attempt->joined = true;
-      shunned_.erase(attempt->prefill.index);
-      shunned_.erase(worker);
-      attempt->quiet_until = parts_.clock.now() + parts_.limits.decode;
-      if (!attempt->prompt_done) attempt->quiet_until += parts_.limits.prefill;
-    }
-  }
-  parts_.timeline.worker_event(event);
 }
 
 void Dispatcher::fail(Attempt& attempt, AttemptFailed failure) {
@@ -443,7 +257,7 @@ void Dispatcher::cancel_legs(const Attempt& attempt, const std::string& reason,
   const std::string body =
       link::CancelCommand{.transfer = attempt.transfer(), .reason = reason}.encode();
   const bool prefill_holds = attempt.prefill.index >= 0 && !attempt.joined &&
-                             !(attempt.prompt_done && attempt.path == Path::kPrefillOnly);
+                             !(attempt.prompt_done && attempt.path() == Path::kPrefillOnly);
   // A failed send closes the session; the worker then frees what this router held.
   if (prefill_holds && attempt.prefill.index != except && parts_.pool.is_up(attempt.prefill))
     (void)parts_.pool.send(attempt.prefill.index, link::FrameKind::kCancel, body);
@@ -456,11 +270,20 @@ void Dispatcher::cancel_legs(const Attempt& attempt, const std::string& reason,
 void Dispatcher::end(TransferId transfer, std::string_view outcome) {
   const auto it = attempts_.find(transfer);
   if (it == attempts_.end()) return;
-  parts_.timeline.attempt_ended(it->second->spec.timeline, transfer, outcome);
-  if (it->second->dispatched)
-    scheduler_->finished(ticket_of(transfer), -1);
+  Attempt& attempt = *it->second;
+  parts_.timeline.attempt_ended(attempt.spec.timeline, transfer, outcome);
+  const bool ok = outcome == "ok";
+  // Lengths of answers that were cut off, or that other workers began, teach nothing.
+  const int output =
+      ok && !attempt.spec.resumed
+          ? static_cast<int>(attempt.tokens_out / std::max(1, attempt.spec.leg.choices))
+          : -1;
+  if (attempt.granted)
+    scheduler_->finished(ticket_of(transfer), output);
   else
     scheduler_->withdraw(ticket_of(transfer));
+  write_record(attempt, outcome, output);
+  leave_stage(attempt, ok);
   attempts_.erase(it);
   pump();
 }
@@ -480,6 +303,92 @@ void Dispatcher::post_event(const Attempt& attempt, AttemptEvent event) {
 Dispatcher::Attempt* Dispatcher::find(TransferId transfer) {
   const auto it = attempts_.find(transfer);
   return it == attempts_.end() ? nullptr : it->second.get();
+}
+
+// Through every stage up to `to`, as its path has them.
+void Dispatcher::move(Attempt& attempt, Stage to) {
+  if (attempt.stage >= to) return;
+  const TimePoint now = parts_.clock.now();
+  const auto tokens = attempt.spec.request.prompt_tokens;
+  while (attempt.stage < to) {
+    const Stage from = attempt.stage;
+    parts_.stages.serve(from, now - attempt.stage_since);
+    const bool skip = from == Stage::kPrefill && !attempt.remote();
+    attempt.stage = skip ? Stage::kDecode : static_cast<Stage>(static_cast<int>(from) + 1);
+    attempt.stage_since = now;
+    parts_.stages.enter(attempt.stage);
+    if (!attempt.remote()) continue;
+    if (from == Stage::kPrefill) unconsumed_tokens_ += tokens;
+    if (attempt.stage == Stage::kDecode) {
+      unconsumed_tokens_ -= tokens;
+      committed_tokens_ -= tokens;
+    }
+  }
+  parts_.metrics.unconsumed_tokens.set(static_cast<double>(unconsumed_tokens_));
+}
+
+void Dispatcher::leave_stage(Attempt& attempt, bool served) {
+  if (attempt.remote() && attempt.dispatched && attempt.stage < Stage::kDecode) {
+    committed_tokens_ -= attempt.spec.request.prompt_tokens;
+    if (attempt.stage > Stage::kPrefill) unconsumed_tokens_ -= attempt.spec.request.prompt_tokens;
+    parts_.metrics.unconsumed_tokens.set(static_cast<double>(unconsumed_tokens_));
+  }
+  if (served)
+    parts_.stages.serve(attempt.stage, parts_.clock.now() - attempt.stage_since);
+  else
+    parts_.stages.drop(attempt.stage);
+}
+
+// What was known and chosen, at the moment of choosing.
+void Dispatcher::note_record(Attempt& attempt, const scheduler::Decision& decision) {
+  const TimePoint now = parts_.clock.now();
+  const scheduler::Request& request = attempt.spec.request;
+  const SloConfig& slo = parts_.config.slo;
+  attempt.record = std::make_unique<scheduler::DecisionRecord>();
+  scheduler::DecisionRecord& record = *attempt.record;
+  record.request = attempt.spec.leg.request;
+  record.at_ms = to_ms(now - started_);
+  record.waited_ms = to_ms(now - attempt.queued_at);
+  record.prompt_tokens = request.prompt_tokens;
+  record.cached_tokens = request.cached_tokens;
+  record.max_tokens = request.max_tokens;
+  record.choices = request.choices;
+  record.priority = request.priority;
+  record.ttft_slo_ms = to_ms(request.ttft_slo > Duration::zero() ? request.ttft_slo : slo.ttft);
+  record.tpot_slo_ms = to_ms(request.tpot_slo > Duration::zero() ? request.tpot_slo : slo.tpot);
+  record.path = path_name(decision.path);
+  record.reason = decision.reason;
+  record.predicted_ttft_ms = decision.predicted_ttft_ms;
+  record.predicted_ttft_bound_ms = decision.predicted_ttft_bound_ms;
+  record.predicted_tpot_ms = decision.predicted_tpot_ms;
+  const auto candidate = [&](WorkerIndex worker) {
+    record.candidates.push_back(parts_.pool.state(worker));
+  };
+  if (decision.prefill >= 0) record.prefill = parts_.pool.hello(decision.prefill).name;
+  if (decision.decode >= 0) record.decode = parts_.pool.hello(decision.decode).name;
+  if (decision.prefill >= 0) candidate(decision.prefill);
+  if (decision.decode >= 0 && decision.decode != decision.prefill) candidate(decision.decode);
+  for (WorkerIndex worker = 0; worker < parts_.pool.size(); ++worker) {
+    if (record.candidates.size() >= scheduler::kLoggedCandidatesMax) break;
+    if (worker != decision.prefill && worker != decision.decode && parts_.pool.is_up(worker))
+      candidate(worker);
+  }
+}
+
+void Dispatcher::write_record(Attempt& attempt, std::string_view outcome, int output_tokens) {
+  if (!attempt.record) return;
+  scheduler::DecisionRecord& record = *attempt.record;
+  record.outcome = outcome;
+  record.output_tokens = output_tokens;
+  if (attempt.first_token_at != TimePoint{}) {
+    record.ttft_ms = to_ms(attempt.first_token_at - attempt.queued_at);
+    const int64_t each = attempt.tokens_out / std::max(1, attempt.spec.leg.choices);
+    if (each > 1)
+      record.tpot_ms =
+          to_ms(attempt.last_token_at - attempt.first_token_at) / static_cast<double>(each - 1);
+  }
+  parts_.decisions->write(std::move(record));
+  attempt.record.reset();
 }
 
 void Dispatcher::sweep() {
@@ -502,7 +411,7 @@ void Dispatcher::sweep() {
 // One timer for the scheduler's next wish and, while anything runs, the sweep.
 void Dispatcher::arm() {
   TimePoint next = scheduler_->next_wakeup();
-  if (!attempts_.empty()) next = std::min(next, parts_.clock.now() + parts_.limits.sweep);
+  if (!attempts_.empty()) next = std::min(next, parts_.clock.now() + parts_.config.router.sweep);
   if (next == TimePoint::max() || next >= armed_for_ || !stopped_.ok()) return;
   armed_for_ = next;
   timer_.expires_at(next);
@@ -522,6 +431,44 @@ void Dispatcher::count() {
   parts_.metrics.running_alias.set(running);
   parts_.metrics.waiting.set(queued);
   parts_.metrics.waiting_alias.set(queued);
+}
+
+scheduler::Recommendation Dispatcher::recommendation() const {
+  const std::lock_guard lock(recommendation_mutex_);
+  return recommendation_;
+}
+
+// Once a second: roles, and what others read of the scheduler.
+void Dispatcher::tick() {
+  const TimePoint now = parts_.clock.now();
+  role_moves_.tick(now);
+  retry_after_.store(scheduler_->retry_after_seconds(now), std::memory_order_relaxed);
+  scheduler::Recommendation wanted = scheduler_->recommendation();
+  parts_.metrics.recommended_prefill.set(wanted.prefill);
+  parts_.metrics.recommended_decode.set(wanted.decode);
+  {
+    const std::lock_guard lock(recommendation_mutex_);
+    recommendation_ = std::move(wanted);
+  }
+  int prefill_slots = 0;
+  int decode_slots = 0;
+  for (WorkerIndex worker = 0; worker < parts_.pool.size(); ++worker) {
+    if (!parts_.pool.accepting(worker)) continue;
+    const scheduler::WorkerState state = parts_.pool.state(worker);
+    if (serves_prefill(state.role) || state.role == Role::kCoupled) prefill_slots += state.slots;
+    if (serves_decode(state.role)) decode_slots += state.slots;
+  }
+  parts_.stages.set_capacity(prefill_slots, decode_slots);
+  pump();
+}
+
+void Dispatcher::arm_tick() {
+  second_timer_.expires_after(kTick);
+  second_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error || !stopped_.ok()) return;
+    tick();
+    arm_tick();
+  });
 }
 
 }  // namespace tandem::router

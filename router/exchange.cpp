@@ -1,11 +1,16 @@
 #include "router/exchange.h"
 
+#include <cmath>
+
 namespace tandem::router {
 
 Response error_response(const openai::ApiError& error) {
   Response response{.status = error.status, .body = error.body()};
-  if (error.retry_after_seconds > 0)
-    response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
+  if (error.retry_after_seconds > 0) {
+    const auto ms = static_cast<int64_t>(std::ceil(error.retry_after_seconds * 1000));
+    response.headers.emplace_back("Retry-After", std::to_string((ms + 999) / 1000));
+    response.headers.emplace_back("retry-after-ms", std::to_string(ms));
+  }
   if (!error.allow.empty()) response.headers.emplace_back("Allow", error.allow);
   if (error.should_retry)
     response.headers.emplace_back("x-should-retry", *error.should_retry ? "true" : "false");

@@ -34,12 +34,14 @@ Response health(Services& services) {
 json worker_json(const WorkerSnapshot& worker) {
   const link::Hello& hello = worker.hello;
   const link::Load& load = worker.load;
-  const bool up = worker.state == "ready" || worker.state == "draining";
+  const bool up = worker.state != "connecting" && worker.state != "refused";
   const Role role = up ? load.role : hello.role;
   return {{"name", hello.name},
           {"address", worker.address},
           {"role", role_name(role)},
           {"state", worker.state},
+          {"switching_to", up ? worker.switching_to : ""},
+          {"role_error", up ? load.role_error : ""},
           {"reason", worker.reason},
           {"epoch", hex(hello.epoch.value)},
           {"build", hello.build},
@@ -50,7 +52,7 @@ json worker_json(const WorkerSnapshot& worker) {
           {"kv_layout_digest", hello.kv_layout_digest},
           {"context", hello.context},
           {"transports", hello.transports},
-          {"slots", hello.slots},
+          {"slots", up && load.slots > 0 ? load.slots : hello.slots},
           {"slots_free", up ? load.slots_free : 0},
           {"running", up ? load.running : 0},
           {"waiting", up ? load.waiting : 0},
@@ -66,14 +68,18 @@ json worker_json(const WorkerSnapshot& worker) {
 Response workers(Services& services) {
   json data = json::array();
   for (const WorkerSnapshot& worker : services.pool.snapshot()) data.push_back(worker_json(worker));
-  const json whole = {{"object", "list"},
-                      {"data", data},
-                      {"router",
-                       {{"ready", services.pool.ready()},
-                        {"draining", services.draining.load()},
-                        {"requests", services.requests.load()},
-                        {"queued", services.dispatcher.queued()},
-                        {"running", services.dispatcher.running()}}}};
+  const scheduler::Recommendation wanted = services.dispatcher.recommendation();
+  const json whole = {
+      {"object", "list"},
+      {"data", data},
+      {"router",
+       {{"ready", services.pool.ready()},
+        {"draining", services.draining.load()},
+        {"requests", services.requests.load()},
+        {"queued", services.dispatcher.queued()},
+        {"running", services.dispatcher.running()},
+        {"recommended",
+         {{"prefill", wanted.prefill}, {"decode", wanted.decode}, {"reason", wanted.reason}}}}}};
   return {.body = dump(whole)};
 }
 

@@ -27,16 +27,23 @@ uint64_t PrefixHasher::name(std::string_view domain, std::string_view text) cons
   return hash(bytes);
 }
 
-std::vector<uint64_t> PrefixHasher::blocks(uint64_t root, std::span<const TokenId> tokens) const {
+std::vector<uint64_t> PrefixHasher::blocks(uint64_t root, std::span<const TokenId> tokens,
+                                           size_t block_tokens) const {
   std::vector<uint64_t> names;
-  std::string bytes(sizeof root + kPrefixBlockTokens * sizeof(TokenId), '\0');
-  for (; tokens.size() >= kPrefixBlockTokens; tokens = tokens.subspan(kPrefixBlockTokens)) {
+  const size_t block_bytes = block_tokens * sizeof(TokenId);
+  std::string bytes(sizeof root + block_bytes, '\0');
+  for (; tokens.size() >= block_tokens; tokens = tokens.subspan(block_tokens)) {
     std::memcpy(bytes.data(), &root, sizeof root);
-    std::memcpy(bytes.data() + sizeof root, tokens.data(), kPrefixBlockTokens * sizeof(TokenId));
+    std::memcpy(bytes.data() + sizeof root, tokens.data(), block_bytes);
     root = hash(bytes);
     names.push_back(root);
   }
   return names;
+}
+
+uint64_t PrefixHasher::fingerprint(uint64_t root, std::span<const TokenId> tokens) const {
+  return name(std::to_string(root),
+              {reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()});
 }
 
 }  // namespace tandem::router

@@ -13,8 +13,6 @@
 
 namespace tandem::router {
 
-inline constexpr size_t kPrefixBlockTokens = 256;
-
 class PrefixHasher {
  public:
   PrefixHasher();
@@ -23,7 +21,9 @@ class PrefixHasher {
   uint64_t name(std::string_view domain, std::string_view text) const;
   // One name per full block, each over its own tokens and everything before them; `root` separates
   // tenants, who must not share.
-  std::vector<uint64_t> blocks(uint64_t root, std::span<const TokenId> tokens) const;
+  std::vector<uint64_t> blocks(uint64_t root, std::span<const TokenId> tokens,
+                               size_t block_tokens) const;
+  uint64_t fingerprint(uint64_t root, std::span<const TokenId> tokens) const;
 
  private:
   uint64_t hash(std::string_view bytes) const;

@@ -33,7 +33,10 @@ Parsed<Prepared> Preparer::completion(std::string_view body, Kind kind,
     Parsed<int> max_tokens = openai::resolve_max_tokens(*request, model_, length);
     if (!max_tokens) return max_tokens.error();
     prompt.max_tokens = *max_tokens;
-    prompt.blocks = hasher_.blocks(asked->cache_root, prompt.tokens);
+    prompt.fingerprint = hasher_.fingerprint(asked->cache_root, prompt.tokens);
+    prompt.blocks =
+        hasher_.blocks(asked->cache_root, prompt.tokens,
+                       static_cast<size_t>(parts_.config.scheduler.prefix_block_tokens));
     if (request->echo && (prompt.echo.empty() || whole != prompt.tokens))
       prompt.echo = parts_.tokenizer.decode(prompt.tokens, !request->skip_special_tokens);
   }

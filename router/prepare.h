@@ -23,6 +23,7 @@ struct Prompt {
   std::vector<TokenId> tokens;
   int max_tokens = 0;            // Of output, per choice; 0: echo only
   std::vector<uint64_t> blocks;  // Names of its full blocks
+  uint64_t fingerprint = 0;      // Of the whole
   std::string echo;              // The prompt's text, if the answer repeats it
 };
 

@@ -2,6 +2,8 @@
 // middle three happen on workers, commanded by the dispatcher; here their events become text.
 #include "router/request_flow.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "common/log.h"
@@ -20,6 +22,8 @@ constexpr size_t kAttemptsAtOnce = 64;
 // Pauses where workers had no room: as long as it has lasted so far, within these.
 constexpr std::chrono::milliseconds kRoomPauseMin{50};
 constexpr std::chrono::milliseconds kRoomPauseMax{1000};
+// Between two looks for a worker that has come back.
+constexpr std::chrono::milliseconds kComebackPause{100};
 
 std::string_view endpoint(openai::Kind kind) {
   return kind == openai::Kind::kChat ? "/v1/chat/completions" : "/v1/completions";
@@ -42,6 +46,9 @@ RequestFlow::~RequestFlow() {
   mailbox_->close();
   for (const auto& [transfer, attempt] : attempts_)
     services_.dispatcher.cancel(transfer, "the request is over");
+  if (receiving_) services_.stages.drop(Stage::kReceived);
+  if (!pending_.empty())
+    services_.stages.drop(Stage::kTokenised, static_cast<int>(pending_.size()));
   if (counted_) services_.metrics.requests.set(services_.requests.fetch_sub(1) - 1);
   if (!end_noted_) ended("failed", 0);
 }
@@ -49,7 +56,7 @@ RequestFlow::~RequestFlow() {
 asio::awaitable<void> RequestFlow::run() {
   if (auto error = admit()) co_return co_await report(*error);
   if (auto error = co_await tokenise()) co_return co_await report(*error);
-  begin_answer();
+  if (auto error = begin_answer()) co_return co_await report(*error);
   for (;;) {
     const TimePoint now = services_.clock.now();
     if (exchange_.client_gone()) co_return abandon();
@@ -76,7 +83,13 @@ std::optional<openai::ApiError> RequestFlow::admit() {
   services_.metrics.requests.set(inside);
   if (inside > services_.config.router.requests_max) {
     refusal_ = "requests_max";
-    return openai::overloaded(1, "Too many requests are being served.");
+    return overloaded("Too many requests are being served. Fullest: " +
+                      std::string(stage_reason(services_.stages.fullest())) + ".");
+  }
+  receiving_ = services_.stages.try_enter(Stage::kReceived);
+  if (!receiving_) {
+    refusal_ = stage_reason(Stage::kReceived);
+    return overloaded("Too many requests wait to be tokenised. Fullest: stage_received.");
   }
   return openai::check_content_type(exchange_.request().content_type);
 }
@@ -90,10 +103,12 @@ asio::awaitable<std::optional<openai::ApiError>> RequestFlow::tokenise() {
   };
   auto prepared = co_await run_on(services_.work_threads, job);
   if (!prepared) {
-    refusal_ = "requests_max";
-    co_return openai::overloaded(1, "Too many requests wait to be tokenised.");
+    refusal_ = stage_reason(Stage::kReceived);
+    co_return overloaded("Too many requests wait to be tokenised. Fullest: stage_received.");
   }
   if (!*prepared) co_return prepared->error();
+  receiving_ = false;
+  services_.stages.serve(Stage::kReceived, services_.clock.now() - begin);
   prepared_ = std::move(**prepared);
   Request& request = exchange_.request();
   if (const Duration own = prepared_->objectives.deadline; own > Duration::zero())
@@ -109,7 +124,7 @@ asio::awaitable<std::optional<openai::ApiError>> RequestFlow::tokenise() {
 }
 
 // One answer with all its choices, and one attempt per prompt that wants tokens.
-void RequestFlow::begin_answer() {
+std::optional<openai::ApiError> RequestFlow::begin_answer() {
   const openai::CompletionRequest& request = prepared_->request;
   const ModelBuild build = services_.pool.model_build();
   openai::ResponseMeta meta = openai::ResponseMeta::from(
@@ -123,9 +138,11 @@ void RequestFlow::begin_answer() {
                                 .meta = std::move(meta),
                                 .seed = seed,
                                 .received = exchange_.request().received});
-  last_write_ = services_.clock.now();
+  const TimePoint now = services_.clock.now();
+  last_write_ = now;
   services_.metrics.prompt_tokens.add(static_cast<double>(answer_->usage().prompt_tokens));
   services_.metrics.prompt_tokens_alias.add(static_cast<double>(answer_->usage().prompt_tokens));
+  std::vector<Pending> pending;
   for (int prompt = 0; prompt < static_cast<int>(prepared_->prompts.size()); ++prompt) {
     if (prepared_->prompts[static_cast<size_t>(prompt)].max_tokens == 0) {
       answer_->finish_empty(prompt);
@@ -133,8 +150,14 @@ void RequestFlow::begin_answer() {
     }
     Attempt attempt{.prompt = prompt};
     for (int i = 0; i < request.n; ++i) attempt.choices.push_back(prompt * request.n + i);
-    pending_.push_back({std::move(attempt), {}});
+    pending.push_back({std::move(attempt), now, {}});
   }
+  if (!services_.stages.try_enter(Stage::kTokenised, static_cast<int>(pending.size()))) {
+    refusal_ = stage_reason(Stage::kTokenised);
+    return overloaded("Too many prompts wait. Fullest: stage_tokenised.");
+  }
+  pending_ = std::move(pending);
+  return std::nullopt;
 }
 
 void RequestFlow::dispatch_pending(TimePoint now) {
@@ -144,6 +167,7 @@ void RequestFlow::dispatch_pending(TimePoint now) {
       continue;
     }
     Attempt attempt = std::move(it->attempt);
+    services_.stages.serve(Stage::kTokenised, now - it->since);
     it = pending_.erase(it);
     submit(std::move(attempt));
   }
@@ -165,6 +189,7 @@ void RequestFlow::submit(Attempt attempt) {
   if (attempt.choices.size() == 1) {
     const std::vector<TokenId>& emitted = answer_->choice(attempt.choices.front()).emitted;
     leg.tokens.insert(leg.tokens.end(), emitted.begin(), emitted.end());
+    if (!emitted.empty()) spec.generation = generation_;
   }
   leg.sampling = request.sampling;
   leg.max_tokens = prompt.max_tokens;
@@ -176,6 +201,7 @@ void RequestFlow::submit(Attempt attempt) {
   spec.request.refuse_on_miss = asked.refuse_on_miss;
   spec.request.session = asked.session;
   spec.request.blocks = prompt.blocks;
+  spec.request.fingerprint = prompt.fingerprint;
   spec.request.deadline = deadline_;
   spec.resumed = attempt.resumed;
   spec.avoid = attempt.avoid;
@@ -188,6 +214,7 @@ void RequestFlow::take_event(AttemptEvent event, TimePoint now) {
   const auto it = attempts_.find(event.attempt);
   if (it == attempts_.end()) return;  // Of an attempt that was given up
   if (const auto* dispatched = std::get_if<Dispatched>(&event.what)) {
+    if (!answer_->any_token()) generation_ = dispatched->generation;
     // The header tells of the attempt whose first token it goes out with.
     if (headers_sent_ || it->second.prompt != 0) return;
     const bool remote = dispatched->path == scheduler::Path::kRemote;
@@ -197,6 +224,7 @@ void RequestFlow::take_event(AttemptEvent event, TimePoint now) {
     if (!dispatched->prefill.empty()) decision_ += " prefill=" + dispatched->prefill;
     if (!dispatched->decode.empty()) decision_ += " decode=" + dispatched->decode;
     decision_ += " cached=? reason=" + dispatched->reason;
+    decision_ += fmt::format(" predicted_ttft_ms={:.1f}", dispatched->predicted_ttft_ms);
   } else if (auto* done = std::get_if<PromptDone>(&event.what)) {
     took_prompt(Attempt(it->second), event.attempt, std::move(*done), now);
   } else if (auto* token = std::get_if<TokenArrived>(&event.what)) {
@@ -207,7 +235,7 @@ void RequestFlow::take_event(AttemptEvent event, TimePoint now) {
     if (auto* failed = std::get_if<AttemptFailed>(&event.what))
       took_failure(attempt, *failed, now);
     else
-      took_refusal(attempt, std::get<scheduler::Decision>(event.what));
+      took_refusal(attempt, std::get<Refused>(event.what), now);
   }
 }
 
@@ -256,12 +284,13 @@ void RequestFlow::took_failure(const Attempt& attempt, const AttemptFailed& fail
   for (const int index : open) retry(attempt, {index}, failure, now);
 }
 
-// Losses are counted; want of room is not a loss, and is waited for as long as a queue may take.
+// Losses are counted. Want of room and a worker's change of role are none, and are waited for as
+// long as a queue may take.
 void RequestFlow::retry(const Attempt& lost, std::vector<int> choices, const AttemptFailed& failure,
                         TimePoint now) {
   if (choices.empty()) return;
   const SchedulerConfig& limits = services_.config.scheduler;
-  const bool room = failure.status.code() == ErrorCode::kResourceExhausted;
+  const bool room = failure.status.code() == ErrorCode::kResourceExhausted || failure.excused;
   Attempt attempt{.prompt = lost.prompt, .choices = std::move(choices), .resumed = true};
   attempt.lost_in = failure.phase;
   Duration pause = Duration::zero();
@@ -269,7 +298,8 @@ void RequestFlow::retry(const Attempt& lost, std::vector<int> choices, const Att
     attempt.refused_since = lost.refused_since == TimePoint{} ? now : lost.refused_since;
     const Duration refused_for = now - attempt.refused_since;
     if (refused_for >= limits.queue_deadline) {
-      error_ = openai::overloaded(1);
+      error_ = overloaded("The workers have had no room for too long. Fullest: " +
+                          std::string(stage_reason(services_.stages.fullest())) + ".");
       refusal_ = "no_room";
       return;
     }
@@ -286,22 +316,40 @@ void RequestFlow::retry(const Attempt& lost, std::vector<int> choices, const Att
   attempt.avoid.insert(attempt.avoid.end(), failure.culprits.begin(), failure.culprits.end());
   log_info("event=resume request={} phase={} reason={}", exchange_.request().id, failure.phase,
            tandem::quoted(failure.status.message()));
-  pending_.push_back({std::move(attempt), now + pause});
+  wait_again(std::move(attempt), now, pause);
 }
 
-void RequestFlow::took_refusal(const Attempt& attempt, const scheduler::Decision& decision) {
+void RequestFlow::wait_again(Attempt attempt, TimePoint now, Duration pause) {
+  services_.stages.enter(Stage::kTokenised);
+  pending_.push_back({std::move(attempt), now, now + pause});
+}
+
+// A new request learns at once that it cannot be served, and when to come back. One that has begun
+// waits for a lost worker to return, as long as a queue may take.
+void RequestFlow::took_refusal(const Attempt& attempt, const Refused& refused, TimePoint now) {
+  const scheduler::Decision& decision = refused.decision;
   if (attempt.resumed && decision.code == ErrorCode::kUnavailable) {
+    Attempt again = attempt;
+    if (again.alone_since == TimePoint{}) again.alone_since = now;
+    if (services_.pool.may_return() &&
+        now - again.alone_since < services_.config.scheduler.queue_deadline)
+      return wait_again(std::move(again), now, kComebackPause);
     error_ = openai::worker_lost("A worker was lost and no other one is there to continue.");
     return;
   }
-  refusal_ = decision.reason == "queue_full"         ? "queue_full"
-             : decision.reason == "queue_deadline"   ? "queue_deadline"
-             : decision.reason == "deadline"         ? "deadline"
-             : decision.reason == "no_worker"        ? "no_worker"
-             : decision.reason == "no_decode_worker" ? "no_decode_worker"
-             : decision.reason == "too_large"        ? "too_large"
-                                                     : "other";
-  error_ = openai::refused(decision.code, decision.retry_after_seconds);
+  if (decision.code == ErrorCode::kInvalidArgument && decision.reason != "too_large") {
+    refusal_ = "slo_impossible";
+    error_ = openai::invalid_value(
+        decision.reason.starts_with("tpot") ? "x-slo-tpot-ms" : "x-slo-ttft-ms", decision.reason);
+    return;
+  }
+  const bool waited = decision.reason == "queue_full" || decision.reason == "queue_deadline";
+  refusal_ = waited ? std::string(refused.stage) : decision.reason;
+  error_ = openai::refused(decision.code, decision.retry_after_seconds, refused.stage);
+}
+
+openai::ApiError RequestFlow::overloaded(std::string_view message) const {
+  return openai::overloaded(services_.dispatcher.retry_after_seconds(), std::string(message));
 }
 
 TimePoint RequestFlow::next_wakeup(TimePoint now) const {
@@ -341,7 +389,10 @@ asio::awaitable<bool> RequestFlow::write_frames() {
     headers_sent_ = true;
   }
   last_write_ = now;
-  co_return co_await exchange_.write(frames);
+  services_.stages.enter(Stage::kWrite);
+  const bool written = co_await exchange_.write(frames);
+  services_.stages.serve(Stage::kWrite, services_.clock.now() - now);
+  co_return written;
 }
 
 asio::awaitable<void> RequestFlow::complete() {

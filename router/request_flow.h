@@ -38,17 +38,19 @@ class RequestFlow {
     std::string lost_in;  // Phase of the loss that made it necessary
     std::vector<WorkerKey> avoid;
     TimePoint refused_since{};  // Workers have had no room since then; zero: they had
+    TimePoint alone_since{};    // Nobody has been there to continue since then; zero: somebody was
   };
   // What waits for its turn: prompts not begun, and choices to resume after a pause.
   struct Pending {
     Attempt attempt;
+    TimePoint since{};  // In the stage `tokenised`
     TimePoint not_before{};
   };
 
   // The story's steps.
   std::optional<openai::ApiError> admit();
   boost::asio::awaitable<std::optional<openai::ApiError>> tokenise();
-  void begin_answer();
+  std::optional<openai::ApiError> begin_answer();
   void dispatch_pending(TimePoint now);
   void take_event(AttemptEvent event, TimePoint now);
   boost::asio::awaitable<bool> write_frames();
@@ -61,7 +63,9 @@ class RequestFlow {
   void took_token(const Attempt& attempt, TransferId transfer, int choice,
                   const SampledToken& sampled, TimePoint now);
   void took_failure(const Attempt& attempt, const AttemptFailed& failure, TimePoint now);
-  void took_refusal(const Attempt& attempt, const scheduler::Decision& decision);
+  void took_refusal(const Attempt& attempt, const Refused& refused, TimePoint now);
+  openai::ApiError overloaded(std::string_view message = {}) const;
+  void wait_again(Attempt attempt, TimePoint now, Duration pause);
   void retry(const Attempt& lost, std::vector<int> choices, const AttemptFailed& failure,
              TimePoint now);
   TimePoint next_wakeup(TimePoint now) const;
@@ -76,6 +80,8 @@ class RequestFlow {
   TimePoint deadline_;
 
   bool counted_ = false;
+  bool receiving_ = false;   // In the stage `received`
+  uint64_t generation_ = 0;  // Of the model that has answered
   uint64_t timeline_ = 0;
   std::optional<Prepared> prepared_;
   std::optional<Answer> answer_;
@@ -85,7 +91,7 @@ class RequestFlow {
   bool headers_sent_ = false;
   TimePoint last_write_{};
   std::optional<openai::ApiError> error_;
-  std::string_view refusal_;  // Why, when error_ is a refusal
+  std::string refusal_;  // Why, when error_ is a refusal
   bool end_noted_ = false;
 };
 

@@ -32,11 +32,11 @@ std::string served_name(const ModelConfig& model) {
 // Members in order of dependence: what is destroyed first uses what follows it in time, never the
 // other way.
 struct Router::State {
-  State(const Config& config_in, PhaseLimits limits_in)
+  explicit State(const Config& config_in)
       : config(config_in),
-        limits(limits_in),
         model(served_name(config.model)),
         metrics(config, model),
+        stages(config),
         timeline(static_cast<size_t>(config.router.timelines_max), SystemClock::get()),
         work_threads(config.router.tokenizer_threads,
                      static_cast<size_t>(config.router.requests_max)),
@@ -47,14 +47,15 @@ struct Router::State {
   bool wait_for_exchanges(Duration at_most);
 
   const Config config;
-  const PhaseLimits limits;
   const std::string model;
   const RouterMetrics metrics;
+  Stages stages;
   Timeline timeline;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<templates::TemplateRenderer> renderer;
   std::optional<Preparer> preparer;
   WorkThreads work_threads;
+  std::unique_ptr<DecisionFile> decisions;
   asio::io_context link_io{1};
   asio::executor_work_guard<asio::io_context::executor_type> guard;
   std::optional<WorkerPool> pool;
@@ -66,8 +67,7 @@ struct Router::State {
   bool stopped = false;
 };
 
-Router::Router(const Config& config, PhaseLimits limits)
-    : state_(std::make_unique<State>(config, limits)) {}
+Router::Router(const Config& config) : state_(std::make_unique<State>(config)) {}
 
 Router::~Router() { stop(); }
 
@@ -90,6 +90,13 @@ Status Router::State::build() {
   Result<std::unique_ptr<Tokenizer>> made = make_tokenizer(config);
   if (!made.ok()) return made.status().with_context("tokenizer");
   tokenizer = std::move(*made);
+  Result<std::string> digest = configured_model_digest(config);
+  if (!digest.ok()) return digest.status().with_context("model");
+  if (const std::string& file = config.router.decision_log; !file.empty()) {
+    auto opened = DecisionFile::open(file, config.router.decision_log_bytes_max);
+    if (!opened.ok()) return opened.status();
+    decisions = std::move(*opened);
+  }
   if (const Status status = start_template_helper(); !status.ok())
     log_warn("event=chat_off reason={}", tandem::quoted(status.message()));
   preparer.emplace(Preparer::Parts{
@@ -97,15 +104,17 @@ Status Router::State::build() {
   pool.emplace(config, link_io, std::move(*secret),
                WorkerPool::Identity{.model = model,
                                     .tokenizer_digest = tokenizer->digest(),
+                                    .model_digest = std::move(*digest),
                                     .context = config.model.context});
   dispatcher.emplace(Dispatcher::Parts{.config = config,
                                        .clock = SystemClock::get(),
                                        .io = link_io,
                                        .pool = *pool,
                                        .timeline = timeline,
+                                       .stages = stages,
                                        .metrics = metrics,
-                                       .vocab = tokenizer->vocab(),
-                                       .limits = limits});
+                                       .decisions = decisions.get(),
+                                       .vocab = tokenizer->vocab()});
   services.reset(new Services{.config = config,
                               .clock = SystemClock::get(),
                               .tokenizer = *tokenizer,
@@ -114,6 +123,7 @@ Status Router::State::build() {
                               .pool = *pool,
                               .dispatcher = *dispatcher,
                               .timeline = timeline,
+                              .stages = stages,
                               .metrics = metrics,
                               .model = model,
                               .created = SystemClock::get().wall_us() / 1'000'000});
@@ -131,7 +141,10 @@ Status Router::start() {
     return status;
   }
   State* state = state_.get();
-  asio::post(state->link_io, [state] { state->pool->start(*state->dispatcher); });
+  asio::post(state->link_io, [state] {
+    state->pool->start(*state->dispatcher);
+    state->dispatcher->start();
+  });
   state->link_thread = std::thread([state] { state->link_io.run(); });
   log_info("event=router_started listen={} admin={} model={}", address(), admin_address(),
            tandem::quoted(state->model));

@@ -17,7 +17,7 @@ namespace tandem::router {
 
 class Router {
  public:
-  explicit Router(const Config& config, PhaseLimits limits = {});
+  explicit Router(const Config& config);
   ~Router();
 
   Status start();

@@ -5,6 +5,9 @@ namespace {
 
 using metrics::Labels;
 
+constexpr double kRatioBounds[] = {0.25, 0.5,  0.7, 0.8, 0.85, 0.9, 0.95, 1, 1.05,
+                                   1.1,  1.15, 1.2, 1.3, 1.5,  2,   3,    5, 10};
+
 metrics::Histogram latency(std::string_view name, std::string_view help,
                            const Labels& labels = {}) {
   return metrics::histogram(name, help, metrics::kLatencyBounds, labels);
@@ -37,10 +40,13 @@ void count(const Family& counters, std::string_view value) {
 RouterMetrics::RouterMetrics(const Config& config, const std::string& model) {
   ended_ = family("tandem_requests_total", "Requests by outcome", "outcome",
                   {"ok", "client_closed", "invalid", "refused", "failed", "other"});
-  refused_ = family("tandem_refused_total", "Requests refused, by reason", "reason",
-                    {"queue_full", "queue_deadline", "deadline", "no_worker", "no_decode_worker",
-                     "too_large", "no_room", "requests_max", "connections_max", "draining",
-                     "other"});
+  refused_ = family(
+      "tandem_refused_total", "Requests refused, by reason", "reason",
+      {"queue_full",       "queue_deadline", "deadline",       "no_worker",       "too_large",
+       "no_decode_worker", "slo_ttft",       "slo_impossible", "no_room",         "requests_max",
+       "connections_max",  "draining",       "stage_received", "stage_tokenised", "stage_queued",
+       "stage_prefill",    "stage_stream",   "stage_land",     "stage_join",      "stage_decode",
+       "stage_write",      "other"});
   recovered_ = family("tandem_recovered_total", "Choices that went on after a loss, by its phase",
                       "phase", {"prefill", "decode", "other"});
   const Labels named{{"model_name", model}};
@@ -80,12 +86,38 @@ RouterMetrics::RouterMetrics(const Config& config, const std::string& model) {
   tokenizer_queue = limited("tokenizer_queue", "Jobs that wait for a tokenizer thread",
                             config.router.requests_max);
   timelines = limited("timelines", "Requests remembered", config.router.timelines_max);
+  constexpr std::string_view kPredicted = "tandem_ttft_predictions_total";
+  constexpr std::string_view kPredictedHelp = "Predictions, by whether their 90% bound was kept";
+  ttft_ratio_ =
+      metrics::histogram("tandem_ttft_predicted_ratio",
+                         "Measured time to the first token over the predicted one", kRatioBounds);
+  ttft_within_ = metrics::counter(kPredicted, kPredictedHelp, {{"within", "true"}});
+  ttft_beyond_ = metrics::counter(kPredicted, kPredictedHelp, {{"within", "false"}});
+  metrics::gauge("tandem_unconsumed_tokens_max", "Limit of prompt tokens before the join")
+      .set(config.scheduler.unconsumed_tokens_max);
+  unconsumed_tokens = metrics::gauge("tandem_unconsumed_tokens",
+                                     "Computed prompt tokens whose KV has not joined a batch");
+  constexpr std::string_view kWanted = "tandem_recommended_replicas";
+  constexpr std::string_view kWantedHelp = "Workers that the load of the last minutes needs";
+  recommended_prefill = metrics::gauge(kWanted, kWantedHelp, {{"role", "prefill"}});
+  recommended_decode = metrics::gauge(kWanted, kWantedHelp, {{"role", "decode"}});
   workers_ready = metrics::gauge("tandem_workers_ready", "Workers that take requests");
 }
 
 void RouterMetrics::request_ended(std::string_view outcome) const { count(ended_, outcome); }
 void RouterMetrics::request_refused(std::string_view reason) const { count(refused_, reason); }
 void RouterMetrics::request_recovered(std::string_view phase) const { count(recovered_, phase); }
+
+void RouterMetrics::ttft_predicted(double ratio, bool within) const {
+  ttft_ratio_.observe(ratio);
+  (within ? ttft_within_ : ttft_beyond_).add();
+}
+
+void RouterMetrics::role_moved(std::string_view to, std::string_view outcome) const {
+  metrics::counter("tandem_role_moves_total", "Changes of workers' roles",
+                   {{"to", std::string(to)}, {"outcome", std::string(outcome)}})
+      .add();
+}
 
 void RouterMetrics::choice_finished(bool by_length) const {
   (by_length ? success_length_ : success_stop_).add();

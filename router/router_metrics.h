@@ -32,17 +32,25 @@ struct RouterMetrics {
   metrics::Gauge running, waiting, running_alias, waiting_alias;
   metrics::Gauge connections, requests, tokenizer_queue, timelines;
   metrics::Gauge workers_ready;
+  metrics::Gauge unconsumed_tokens;
+  metrics::Gauge recommended_prefill, recommended_decode;
 
   // outcome: ok, client_closed, invalid, refused, failed
   void request_ended(std::string_view outcome) const;
   void request_refused(std::string_view reason) const;
   void request_recovered(std::string_view phase) const;
   void choice_finished(bool by_length) const;
+  // Measured over predicted, and whether it kept to the bound that 90% should.
+  void ttft_predicted(double ratio, bool within) const;
+  // outcome: done, failed, timeout, lost
+  void role_moved(std::string_view to, std::string_view outcome) const;
 
  private:
   using Family = std::map<std::string_view, metrics::Counter>;
 
   metrics::Counter success_stop_, success_length_;
+  metrics::Histogram ttft_ratio_;
+  metrics::Counter ttft_within_, ttft_beyond_;
   // By label; every label there is was made at the start, so that counting takes no lock.
   Family ended_, refused_, recovered_;
 };

@@ -42,7 +42,8 @@ asio::awaitable<void> page(Services& services, Exchange& exchange) {
   } else {
     const std::function<Response()> job = [&services, path] { return *get_page(services, path); };
     response = co_await run_on(services.work_threads, job);
-    if (!response) response = error_response(openai::overloaded(1));
+    if (!response)
+      response = error_response(openai::overloaded(services.dispatcher.retry_after_seconds()));
   }
   co_await exchange.respond(std::move(*response));
 }
@@ -60,7 +61,7 @@ asio::awaitable<void> tokens(Services& services, Exchange& exchange) {
   auto body = co_await run_on(services.work_threads, job);
   Response response;
   if (!body)
-    response = error_response(openai::overloaded(1));
+    response = error_response(openai::overloaded(services.dispatcher.retry_after_seconds()));
   else if (!*body)
     response = error_response(body->error());
   else

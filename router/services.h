@@ -10,6 +10,7 @@
 #include "router/dispatcher.h"
 #include "router/prepare.h"
 #include "router/router_metrics.h"
+#include "router/stages.h"
 #include "router/timeline.h"
 #include "router/work_threads.h"
 #include "router/worker_pool.h"
@@ -25,6 +26,7 @@ struct Services {
   WorkerPool& pool;
   Dispatcher& dispatcher;
   Timeline& timeline;
+  Stages& stages;
   const RouterMetrics& metrics;
   std::string model;             // The served name
   int64_t created = 0;           // Of the model, for /v1/models

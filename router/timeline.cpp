@@ -122,7 +122,18 @@ void Timeline::attempt_dispatched(uint64_t number, TransferId transfer,
   attempt->prefill = placement.prefill;
   attempt->decode = placement.decode;
   attempt->reason = placement.reason;
+  attempt->predicted_ttft_ms = placement.predicted_ttft_ms;
+  attempt->predicted_ttft_bound_ms = placement.predicted_ttft_bound_ms;
   set(attempt->times, "dispatched", now_us, true);
+}
+
+void Timeline::attempt_first_token(uint64_t number, TransferId transfer, double ttft_ms) {
+  const int64_t now_us = clock_.wall_us();
+  const std::lock_guard lock(mutex_);
+  Attempt* attempt = find_attempt(number, transfer);
+  if (attempt == nullptr) return;
+  attempt->ttft_ms = ttft_ms;
+  set(attempt->times, "first_token", now_us, true);
 }
 
 void Timeline::attempt_prefilled(uint64_t number, const link::PrefillDone& done) {
@@ -147,7 +158,7 @@ void Timeline::attempt_ended(uint64_t number, TransferId transfer, std::string_v
 
 void Timeline::worker_event(const link::LegEvent& event) {
   static constexpr std::string_view kKnown[] = {"accepted", "granted", "prefill_start", "kv_first",
-                                                "kv_last",  "joined",  "released"};
+                                                "kv_last",  "landed",  "joined",        "released"};
   if (std::find(std::begin(kKnown), std::end(kKnown), event.name) == std::end(kKnown)) return;
   const std::lock_guard lock(mutex_);
   const auto it = transfers_.find(event.transfer);
@@ -192,6 +203,9 @@ std::optional<std::string> Timeline::json(const std::string& request_id) const {
                         {"reason", attempt.reason},
                         {"outcome", attempt.outcome},
                         {"resumed", attempt.resumed},
+                        {"predicted_ttft_ms", attempt.predicted_ttft_ms},
+                        {"predicted_ttft_bound_ms", attempt.predicted_ttft_bound_ms},
+                        {"ttft_ms", attempt.ttft_ms},
                         {"prompt_tokens", attempt.prompt_tokens},
                         {"cached_tokens", attempt.cached_tokens},
                         {"computed_tokens", attempt.computed_tokens},
@@ -218,6 +232,9 @@ std::optional<std::string> Timeline::json(const std::string& request_id) const {
     whole["path"] = first.path;
     whole["prefill"] = first.prefill;
     whole["decode"] = first.decode;
+    whole["predicted_ttft_ms"] = first.predicted_ttft_ms;
+    whole["predicted_ttft_bound_ms"] = first.predicted_ttft_bound_ms;
+    whole["ttft_ms"] = first.ttft_ms;
     whole["kv_bytes"] = first.kv_bytes;
     whole["kv_landed"] = attempts.front()["kv_landed"];
   }

@@ -37,8 +37,11 @@ class Timeline {
   void attempt_queued(uint64_t record, TransferId transfer, int prompt_tokens, bool resumed);
   struct Placement {
     std::string_view path, prefill, decode, reason;
+    double predicted_ttft_ms = 0;  // From the queue on; median, and what 90% should keep to
+    double predicted_ttft_bound_ms = 0;
   };
   void attempt_dispatched(uint64_t record, TransferId transfer, const Placement& placement);
+  void attempt_first_token(uint64_t record, TransferId transfer, double ttft_ms);
   void attempt_prefilled(uint64_t record, const link::PrefillDone& done);
   void attempt_ended(uint64_t record, TransferId transfer, std::string_view outcome);
   // Finds the record by the transfer; workers' events outlive the attempt.
@@ -57,6 +60,9 @@ class Timeline {
     int cached_tokens = 0;
     int computed_tokens = 0;
     bool resumed = false;
+    double predicted_ttft_ms = 0;
+    double predicted_ttft_bound_ms = 0;
+    double ttft_ms = 0;  // Measured from the queue on
     int64_t kv_bytes = 0;
     std::vector<std::pair<int64_t, int64_t>> landed;
     Times times;

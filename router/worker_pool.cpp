@@ -9,6 +9,8 @@
 #include "common/random.h"
 
 namespace tandem::router {
+namespace asio = boost::asio;
+
 namespace {
 
 using scheduler::WorkerIndex;
@@ -30,9 +32,10 @@ struct WorkerPool::Worker {
   link::Load load;
   bool ever_up = false;
   bool draining = false;
-  std::string refusal;   // Why the hello of this handshake was refused
-  bool refused = false;  // The last handshake ended so
-  std::string reason;    // Why it is not up
+  std::optional<Role> switching_to;  // As the router asked
+  std::string refusal;               // Why the hello of this handshake was refused
+  bool refused = false;              // The last handshake ended so
+  std::string reason;                // Why it is not up
 };
 
 WorkerPool::WorkerPool(const Config& config, boost::asio::io_context& io, std::string secret,
@@ -41,7 +44,10 @@ WorkerPool::WorkerPool(const Config& config, boost::asio::io_context& io, std::s
       io_(io),
       identity_(std::move(identity)),
       epoch_{random_u64()},
-      link_context_{config.link, std::move(secret), {}} {
+      link_context_{config.link, std::move(secret), {}},
+      agreement_({config.model.engine, identity_.model_digest, config.engine.chunk_tokens},
+                 config.prefill.workers.size() + config.decode.workers.size() +
+                     config.coupled.workers.size() + config.partitioned.workers.size()) {
   link_context_.self = [this] {
     link::Hello hello;
     hello.kind = "router";
@@ -51,7 +57,8 @@ WorkerPool::WorkerPool(const Config& config, boost::asio::io_context& io, std::s
     hello.tokenizer_digest = identity_.tokenizer_digest;
     return hello;
   };
-  for (const PoolConfig* pool : {&config.prefill, &config.decode, &config.coupled}) {
+  for (const PoolConfig* pool :
+       {&config.prefill, &config.decode, &config.coupled, &config.partitioned}) {
     for (std::string address : pool->workers) {
       if (address.starts_with("tcp://")) address.erase(0, 6);
       const auto same = [&](const auto& worker) { return worker->address == address; };
@@ -102,7 +109,7 @@ link::SessionHandlers WorkerPool::handlers(WorkerIndex index) {
 }
 
 // Every worker must be able to continue what any other one began.
-Status WorkerPool::check(WorkerIndex index, const link::Hello& hello) const {
+Status WorkerPool::check(WorkerIndex index, const link::Hello& hello) {
   const auto refuse = [](std::string why) {
     return Status(ErrorCode::kFailedPrecondition, std::move(why));
   };
@@ -116,19 +123,23 @@ Status WorkerPool::check(WorkerIndex index, const link::Hello& hello) const {
   for (size_t i = 0; i < workers_.size(); ++i) {
     const Worker& other = *workers_[i];
     if (static_cast<WorkerIndex>(i) == index || !other.session) continue;
-    const link::Hello& ours = other.hello;
-    if (hello.engine != ours.engine) return refuse(mismatch("engine", ours.engine, hello.engine));
-    if (hello.model_digest != ours.model_digest)
-      return refuse(mismatch("model digest", ours.model_digest, hello.model_digest));
-    if (hello.kv_layout_digest != ours.kv_layout_digest)
-      return refuse(mismatch("KV layout digest", ours.kv_layout_digest, hello.kv_layout_digest));
-    if (hello.chunk_tokens != ours.chunk_tokens)
-      return refuse(mismatch("chunk grid", std::to_string(ours.chunk_tokens),
-                             std::to_string(hello.chunk_tokens)));
-    if (hello.name == ours.name && hello.epoch != ours.epoch)
+    if (hello.name == other.hello.name && hello.epoch != other.hello.epoch)
       return refuse("another worker is named " + tandem::quoted(hello.name));
   }
-  return {};
+  const uint64_t before = agreement_.generation();
+  Status status = agreement_.vote(static_cast<size_t>(index), hello);
+  if (agreement_.generation() != before) asio::post(io_, [this] { close_strangers(); });
+  return status;
+}
+
+// After another model has won the majority.
+void WorkerPool::close_strangers() {
+  for (WorkerIndex index = 0; index < size(); ++index) {
+    if (!is_up(index) || agreement_.agrees(hello(index))) continue;
+    Worker& worker = *workers_[static_cast<size_t>(index)];
+    worker.refusal = "most workers run another model";
+    worker.session->close(Status(ErrorCode::kFailedPrecondition, worker.refusal));
+  }
 }
 
 void WorkerPool::opened(WorkerIndex index, const link::SessionPtr& session) {
@@ -146,6 +157,7 @@ void WorkerPool::opened(WorkerIndex index, const link::SessionPtr& session) {
   worker.load.kv_tokens_capacity = worker.hello.kv_tokens;
   worker.ever_up = true;
   worker.draining = false;
+  worker.switching_to.reset();
   worker.refused = false;
   worker.reason.clear();
   log_info("event=worker_joined worker={} role={} address={} epoch={:016x}",
@@ -163,7 +175,10 @@ void WorkerPool::closed(WorkerIndex index, const Status& why) {
   Worker& worker = *workers_[static_cast<size_t>(index)];
   const bool was_up = worker.session != nullptr;
   worker.session.reset();
+  worker.switching_to.reset();
   worker.refused = !worker.refusal.empty();
+  // Who was refused is there, and keeps its vote.
+  if (!worker.refused) agreement_.withdraw(static_cast<size_t>(index));
   const std::string reason = worker.refused ? std::exchange(worker.refusal, {}) : why.message();
   if (was_up) {
     log_warn("event=worker_lost worker={} reason={}", tandem::quoted(worker.hello.name),
@@ -190,7 +205,10 @@ void WorkerPool::took_load(WorkerIndex index, std::string_view body) {
   if (!load.ok()) return close(index, load.status());
   worker.load = std::move(*load);
   worker.draining = worker.load.draining;
+  const std::vector<link::StepSample> samples = std::move(worker.load.samples);
+  worker.load.samples.clear();
   refresh(worker, index);
+  if (!samples.empty()) listener_->worker_measured(index, samples);
   listener_->worker_changed(index);
 }
 
@@ -211,14 +229,34 @@ const link::Hello& WorkerPool::hello(WorkerIndex index) const {
   return workers_[static_cast<size_t>(index)]->hello;
 }
 
+const link::Load& WorkerPool::load(WorkerIndex index) const {
+  return workers_[static_cast<size_t>(index)]->load;
+}
+
+bool WorkerPool::accepting(WorkerIndex index) const {
+  const Worker& worker = *workers_[static_cast<size_t>(index)];
+  return worker.session != nullptr && !worker.draining && !worker.switching_to;
+}
+
+WorkerIndex WorkerPool::find(const std::string& name) const {
+  WorkerIndex found = -1;
+  for (WorkerIndex index = 0; index < size(); ++index) {
+    const Worker& worker = *workers_[static_cast<size_t>(index)];
+    if (worker.hello.name != name) continue;
+    if (worker.session) return index;
+    found = index;
+  }
+  return found;
+}
+
 scheduler::WorkerState WorkerPool::state(WorkerIndex index) const {
   const Worker& worker = *workers_[static_cast<size_t>(index)];
   const link::Load& load = worker.load;
   scheduler::WorkerState state;
   state.name = worker.hello.name;
   state.role = load.role;
-  state.accepting = worker.session != nullptr && !worker.draining;
-  state.slots = worker.hello.slots;
+  state.accepting = accepting(index);
+  state.slots = load.slots > 0 ? load.slots : worker.hello.slots;
   state.slots_free = load.slots_free;
   state.kv_tokens_capacity =
       load.kv_tokens_capacity > 0 ? load.kv_tokens_capacity : worker.hello.kv_tokens;
@@ -240,39 +278,60 @@ void WorkerPool::close(WorkerIndex index, Status reason) {
 }
 
 Status WorkerPool::control(const std::string& name, const std::string& action) {
+  return run_there([this, name, action] { return control_here(name, action); });
+}
+
+Status WorkerPool::run_there(std::function<Status()> work) {
   // Shared with the link thread, which may answer after this caller has given up.
   auto answer = std::make_shared<std::promise<Status>>();
   std::future<Status> future = answer->get_future();
-  boost::asio::post(
-      io_, [this, name, action, answer] { answer->set_value(control_here(name, action)); });
+  asio::post(io_, [work = std::move(work), answer] { answer->set_value(work()); });
   if (future.wait_for(kControlDeadline) != std::future_status::ready)
     return Status(ErrorCode::kDeadlineExceeded, "the link thread did not answer");
   return future.get();
 }
 
 Status WorkerPool::control_here(const std::string& name, const std::string& action) {
-  for (WorkerIndex index = 0; index < static_cast<WorkerIndex>(workers_.size()); ++index) {
-    Worker& worker = *workers_[static_cast<size_t>(index)];
-    if (!worker.session || worker.hello.name != name) continue;
-    TANDEM_RETURN_IF_ERROR(
-        send(index, link::FrameKind::kControl, link::ControlCommand{action}.encode()));
-    // At once, so that nothing is sent there while the worker's own word is on its way.
-    worker.draining = action == "drain";
-    log_info("event=worker_control worker={} action={}", tandem::quoted(name), action);
-    refresh(worker, index);
-    listener_->worker_changed(index);
-    return {};
-  }
-  return Status(ErrorCode::kNotFound, "no connected worker is named " + tandem::quoted(name));
+  const WorkerIndex index = find(name);
+  if (index < 0) return Status(ErrorCode::kNotFound, "no worker is named " + tandem::quoted(name));
+  TANDEM_RETURN_IF_ERROR(
+      send(index, link::FrameKind::kControl, link::ControlCommand{action}.encode()));
+  // At once, so that nothing is sent there while the worker's own word is on its way.
+  Worker& worker = *workers_[static_cast<size_t>(index)];
+  worker.draining = action == "drain";
+  log_info("event=worker_control worker={} action={}", tandem::quoted(name), action);
+  refresh(worker, index);
+  listener_->worker_changed(index);
+  return {};
+}
+
+Status WorkerPool::begin_switch(WorkerIndex index, Role to) {
+  TANDEM_RETURN_IF_ERROR(
+      send(index, link::FrameKind::kControl, link::ControlCommand{"role", to}.encode()));
+  Worker& worker = *workers_[static_cast<size_t>(index)];
+  worker.switching_to = to;
+  refresh(worker, index);
+  listener_->worker_changed(index);
+  return {};
+}
+
+void WorkerPool::end_switch(WorkerIndex index) {
+  Worker& worker = *workers_[static_cast<size_t>(index)];
+  worker.switching_to.reset();
+  refresh(worker, index);
+  if (worker.session) listener_->worker_changed(index);
 }
 
 void WorkerPool::refresh(const Worker& worker, WorkerIndex index) {
   refresh_ready();
   const std::lock_guard lock(snapshot_mutex_);
   WorkerSnapshot& snapshot = snapshots_[static_cast<size_t>(index)];
-  snapshot.state = worker.session   ? (worker.draining ? "draining" : "ready")
-                   : worker.refused ? "refused"
-                                    : "connecting";
+  snapshot.switching_to =
+      worker.switching_to ? std::string(role_name(*worker.switching_to)) : worker.load.switching_to;
+  snapshot.state = !worker.session                  ? (worker.refused ? "refused" : "connecting")
+                   : !snapshot.switching_to.empty() ? "switching"
+                   : worker.draining                ? "draining"
+                                                    : "ready";
   snapshot.reason = worker.reason;
   if (worker.ever_up) {
     snapshot.hello = worker.hello;
@@ -284,13 +343,17 @@ void WorkerPool::refresh_ready() {
   bool prefill = config_.prefill.workers.empty();
   bool decode = false;
   bool coupled = false;
+  bool may_return = false;
   for (const auto& worker : workers_) {
-    if (!worker->session || worker->draining) continue;
+    if (!worker->session && worker->ever_up && !worker->refused)
+      may_return |= serves_decode(worker->load.role);
+    if (!worker->session || worker->draining || worker->switching_to) continue;
     prefill |= serves_prefill(worker->load.role);
-    decode |= worker->load.role == Role::kDecode;
+    decode |= serves_decode(worker->load.role);
     coupled |= worker->load.role == Role::kCoupled;
   }
   ready_.store(coupled || (prefill && decode), std::memory_order_relaxed);
+  may_return_.store(may_return, std::memory_order_relaxed);
 }
 
 std::vector<WorkerSnapshot> WorkerPool::snapshot() const {
@@ -307,7 +370,7 @@ void WorkerPool::publish_metrics() const {
   for (const WorkerSnapshot& snapshot : snapshot()) {
     if (snapshot.hello.name.empty()) continue;
     const metrics::Label source{"worker", snapshot.hello.name};
-    if (snapshot.state != "ready" && snapshot.state != "draining") {
+    if (snapshot.state == "connecting" || snapshot.state == "refused") {
       metrics::forget_pushed(source);
       continue;
     }

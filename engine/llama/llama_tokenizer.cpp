@@ -155,6 +155,12 @@ class LlamaTokenizer final : public Tokenizer {
 
 }  // namespace
 
+Result<std::string> llama_model_digest(const std::string& path) {
+  const Result<GgufFile> file = open_gguf(path);
+  if (!file.ok()) return file.status();
+  return gguf_digest(path, *file);
+}
+
 Result<std::unique_ptr<Tokenizer>> make_llama_tokenizer(const Config& config) {
   start_llama_runtime();
   const std::string& path = config.model.path;

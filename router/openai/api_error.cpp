@@ -1,7 +1,6 @@
 #include "router/openai/api_error.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "router/openai/json_writer.h"
 
@@ -9,8 +8,8 @@ namespace tandem::openai {
 namespace {
 
 constexpr std::string_view kInvalidRequest = "invalid_request_error";
-constexpr int kRetryAfterMin = 1;
-constexpr int kRetryAfterMax = 60;  // Official clients give up at more than 120 s
+constexpr double kRetryAfterMin = 1;
+constexpr double kRetryAfterMax = 60;  // Official clients give up at more than 120 s
 
 ApiError make(int status, std::string_view type, std::string_view code, std::string message) {
   ApiError error;
@@ -21,9 +20,8 @@ ApiError make(int status, std::string_view type, std::string_view code, std::str
   return error;
 }
 
-int retry_after(double seconds) {
-  if (!(seconds > kRetryAfterMin)) return kRetryAfterMin;
-  return static_cast<int>(std::ceil(std::min<double>(seconds, kRetryAfterMax)));
+double retry_after(double seconds) {
+  return seconds > kRetryAfterMin ? std::min(seconds, kRetryAfterMax) : kRetryAfterMin;
 }
 
 std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
@@ -215,8 +213,8 @@ ApiError overloaded(double retry_after_seconds, std::string message) {
                    std::move(message));
 }
 
-ApiError not_ready() {
-  return come_back(503, "unavailable_error", "not_ready", 1, "Loading model");
+ApiError not_ready(double retry_after_seconds) {
+  return come_back(503, "unavailable_error", "not_ready", retry_after_seconds, "Loading model");
 }
 
 ApiError draining() {
@@ -250,16 +248,19 @@ ApiError from_status(const Status& status) {
   return internal_error();
 }
 
-ApiError refused(ErrorCode code, double retry_after_seconds) {
+ApiError refused(ErrorCode code, double retry_after_seconds, std::string_view where) {
+  const std::string full = "Fullest: " + std::string(where) + ".";
   switch (code) {
     case ErrorCode::kUnavailable:
-      return not_ready();
+      return not_ready(retry_after_seconds);
     case ErrorCode::kDeadlineExceeded:
-      return overloaded(retry_after_seconds, "The request waited too long for a free worker.");
+      return overloaded(retry_after_seconds,
+                        "The request waited too long for a free worker. " + full);
     case ErrorCode::kInvalidArgument:
       return invalid_request("", "invalid_value", "No worker can hold a request of this size.");
     default:
-      return overloaded(retry_after_seconds);
+      return overloaded(retry_after_seconds,
+                        "The server is overloaded. Please try again later. " + full);
   }
 }
 

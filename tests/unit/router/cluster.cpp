@@ -25,6 +25,8 @@ Cluster::Cluster() {
   config.router.listen = "127.0.0.1:0";
   config.router.admin = "127.0.0.1:0";
   config.link.heartbeat = Milliseconds(100);
+  // These tests prove the router, not the policy: requests go the longest way.
+  config.scheduler.policy = "static_split";
   tokenizer_digest = (*make_tokenizer(config))->digest();
 }
 
@@ -40,10 +42,15 @@ FakeWorker& Cluster::add(Role role, Script script) {
   return add(std::move(options));
 }
 
+PoolConfig& Cluster::pool_of(Role role) {
+  return role == Role::kPrefill       ? config.prefill
+         : role == Role::kDecode      ? config.decode
+         : role == Role::kPartitioned ? config.partitioned
+                                      : config.coupled;
+}
+
 FakeWorker& Cluster::add(FakeWorker::Options options) {
-  PoolConfig& pool = options.role == Role::kPrefill  ? config.prefill
-                     : options.role == Role::kDecode ? config.decode
-                                                     : config.coupled;
+  PoolConfig& pool = pool_of(options.role);
   if (options.name.empty())
     options.name = std::string(1, role_name(options.role)[0]) + std::to_string(pool.workers.size());
   if (options.tokenizer_digest.empty()) options.tokenizer_digest = tokenizer_digest;
@@ -52,8 +59,8 @@ FakeWorker& Cluster::add(FakeWorker::Options options) {
   return *workers.back();
 }
 
-Router& Cluster::start(PhaseLimits limits) {
-  routers_.push_back(std::make_unique<Router>(config, limits));
+Router& Cluster::start() {
+  routers_.push_back(std::make_unique<Router>(config));
   const Status status = routers_.back()->start();
   REQUIRE_MESSAGE(status.ok(), status.to_string());
   const std::string address = routers_.back()->address();

@@ -28,7 +28,8 @@ class Cluster {
   FakeWorker& add(Role role, Script script);
   FakeWorker& add(FakeWorker::Options options);
   // Starts the router (another one, when called again) and waits until it sees its workers.
-  Router& start(PhaseLimits limits = {});
+  Router& start();
+  PoolConfig& pool_of(Role role);
 
   std::string address(size_t router = 0) const { return routers_[router]->address(); }
   std::string admin(size_t router = 0) const { return routers_[router]->admin_address(); }

@@ -40,7 +40,8 @@ FakeWorker::FakeWorker(Options options, HandOver& hand_over)
       epoch_{random_u64()},
       guard_(asio::make_work_guard(io_)),
       context_{link_config_, "", {}},
-      stepper_(io_) {
+      stepper_(io_),
+      role_(options_.role) {
   link_config_.listen = options_.listen;
   link_config_.heartbeat = Milliseconds(100);
   context_.self = [this] {
@@ -54,7 +55,7 @@ FakeWorker::FakeWorker(Options options, HandOver& hand_over)
     hello.tokenizer_digest = options_.tokenizer_digest;
     hello.kv_layout_digest = "layout";
     hello.engine = "sim";
-    hello.role = options_.role;
+    hello.role = role_;
     hello.listen = address_;
     hello.slots = options_.slots;
     hello.kv_tokens = options_.kv_tokens;
@@ -84,7 +85,7 @@ FakeWorker::FakeWorker(Options options, HandOver& hand_over)
   listener_ = std::move(*made);
   address_ = listener_->address();
   hand_over_.add(options_.name, [this](TransferId transfer, std::vector<SampledToken> first) {
-    asio::post(io_, [this, transfer, first = std::move(first)] { join(transfer, first); });
+    asio::post(io_, [this, transfer, first = std::move(first)] { receive(transfer, first); });
   });
   thread_ = std::thread([this] { io_.run(); });
 }
@@ -133,7 +134,10 @@ void FakeWorker::on_frame(const link::SessionPtr& session, link::FrameKind kind,
   if (kind == link::FrameKind::kPrefill) {
     auto command = link::PrefillCommand::decode(body);
     TANDEM_CHECK(command.ok(), command.status().to_string());
-    on_prompt({.leg = command->leg, .session = session, .decode_name = command->decode_name});
+    on_prompt({.leg = command->leg,
+               .session = session,
+               .decode_name = command->decode_name,
+               .prefill = true});
   } else if (kind == link::FrameKind::kDecode) {
     auto command = link::DecodeCommand::decode(body);
     TANDEM_CHECK(command.ok(), command.status().to_string());
@@ -158,6 +162,7 @@ void FakeWorker::on_frame(const link::SessionPtr& session, link::FrameKind kind,
     auto command = link::ControlCommand::decode(body);
     TANDEM_CHECK(command.ok(), command.status().to_string());
     draining_ = command->action == "drain";
+    if (command->action == "role") change_role(command->role);
     {
       const std::lock_guard lock(counts_mutex_);
       counts_.actions.push_back(command->action);
@@ -168,13 +173,14 @@ void FakeWorker::on_frame(const link::SessionPtr& session, link::FrameKind kind,
 
 void FakeWorker::on_prompt(Leg leg) {
   const TransferId transfer = leg.leg.transfer;
-  const bool prefills = options_.role == Role::kPrefill || leg.local;
+  // Of a partitioned worker, the half that is meant.
+  const bool prefills = leg.prefill || leg.local;
   leg.emitted.assign(static_cast<size_t>(leg.leg.choices),
                      static_cast<int>(leg.leg.tokens.size()) - leg.leg.prompt_count);
   leg.done.resize(static_cast<size_t>(leg.leg.choices));
   {
     const std::lock_guard lock(counts_mutex_);
-    ++(options_.role == Role::kPrefill ? counts_.prefills : counts_.decodes);
+    ++(leg.prefill ? counts_.prefills : counts_.decodes);
     counts_.legs.push_back(leg.leg);
     ++counts_.active;
   }
@@ -195,14 +201,11 @@ void FakeWorker::on_prompt(Leg leg) {
       break;
   }
   if (prefills) {
-    auto timer = std::make_shared<asio::steady_timer>(io_, options_.script.prompt_time);
-    timer->async_wait([this, timer, transfer](const auto& error) {
-      if (!error) finish_prompt(transfer);
-    });
+    after(options_.script.prompt_time, [this, transfer] { finish_prompt(transfer); });
   } else if (const auto early = early_.find(transfer); early != early_.end()) {
     const std::vector<SampledToken> first = std::move(early->second);
     early_.erase(early);
-    join(transfer, first);
+    receive(transfer, first);
   }
 }
 
@@ -236,21 +239,46 @@ void FakeWorker::finish_prompt(TransferId transfer) {
   if (!decode_name.empty()) hand_over_.deliver(decode_name, transfer, done.first);
 }
 
-void FakeWorker::join(TransferId transfer, const std::vector<SampledToken>& first) {
+void FakeWorker::after(std::chrono::microseconds pause, std::function<void()> then) {
+  if (pause == pause.zero()) return then();
+  auto timer = std::make_shared<asio::steady_timer>(io_, pause);
+  timer->async_wait([timer, then = std::move(then)](const auto& error) {
+    if (!error) then();
+  });
+}
+
+void FakeWorker::say(TransferId transfer, const std::string& name) {
   const auto it = legs_.find(transfer);
-  if (it == legs_.end()) {
+  if (it == legs_.end()) return;
+  const link::LegEvent event{
+      .transfer = transfer, .name = name, .at_us = SystemClock::get().wall_us()};
+  (void)it->second.session->send(link::FrameKind::kLegEvent, event.encode());
+}
+
+void FakeWorker::receive(TransferId transfer, const std::vector<SampledToken>& first) {
+  if (!legs_.contains(transfer)) {
     early_[transfer] = first;  // Overtook its command, or came after a cancel
     return;
   }
+  after(options_.script.stream_time, [this, transfer, first] {
+    say(transfer, "kv_last");
+    after(options_.script.land_time, [this, transfer, first] {
+      say(transfer, "landed");
+      after(options_.script.join_time, [this, transfer, first] { join(transfer, first); });
+    });
+  });
+}
+
+void FakeWorker::join(TransferId transfer, const std::vector<SampledToken>& first) {
+  const auto it = legs_.find(transfer);
+  if (it == legs_.end()) return;
   Leg& leg = it->second;
   leg.joined = true;
   for (size_t choice = 0; choice < leg.done.size(); ++choice) {
     ++leg.emitted[choice];
     if (first[choice].finish != FinishReason::kNone) leg.done[choice] = true;
   }
-  const link::LegEvent event{
-      .transfer = transfer, .name = "joined", .at_us = SystemClock::get().wall_us()};
-  (void)leg.session->send(link::FrameKind::kLegEvent, event.encode());
+  say(transfer, "joined");
   if (std::find(leg.done.begin(), leg.done.end(), false) == leg.done.end()) end_leg(transfer);
   arm_step();
 }
@@ -315,11 +343,11 @@ void FakeWorker::end_leg(TransferId transfer) {
   --counts_.active;
 }
 
-void FakeWorker::fail_leg(TransferId transfer, bool retryable) {
+void FakeWorker::fail_leg(TransferId transfer, bool retryable, std::optional<ErrorCode> code) {
   const auto it = legs_.find(transfer);
   if (it == legs_.end()) return;
   const link::LegFailed failed{.transfer = transfer,
-                               .code = options_.script.failure,
+                               .code = code.value_or(options_.script.failure),
                                .message = "scripted",
                                .retryable = retryable};
   const link::SessionPtr session = it->second.session;
@@ -327,8 +355,30 @@ void FakeWorker::fail_leg(TransferId transfer, bool retryable) {
   (void)session->send(link::FrameKind::kLegFailed, failed.encode());
 }
 
+// As a real one: what cannot stay is sent elsewhere, then the new role is said.
+void FakeWorker::change_role(Role to) {
+  role_error_.clear();
+  switching_to_ = role_name(to);
+  push_load();
+  if (options_.script.role_change == Fate::kDie) return vanish();
+  if (options_.script.role_change == Fate::kHang) return;
+  if (options_.script.role_change == Fate::kFail) {
+    role_error_ = "scripted";
+  } else {
+    std::vector<TransferId> here;
+    for (const auto& [transfer, leg] : legs_) here.push_back(transfer);
+    for (const TransferId transfer : here) fail_leg(transfer, true, ErrorCode::kUnavailable);
+    role_ = to;
+  }
+  switching_to_.clear();
+}
+
 void FakeWorker::push_load() {
-  link::Load load{.role = options_.role, .draining = draining_, .slots_free = options_.slots};
+  link::Load load{.role = role_, .draining = draining_ || !switching_to_.empty()};
+  load.switching_to = switching_to_;
+  load.role_error = role_error_;
+  load.slots = load.slots_free = options_.slots;
+  load.samples = options_.script.samples;
   load.kv_tokens_capacity = options_.kv_tokens;
   load.counters["tandem_decode_tokens_total"] = 7;
   const std::string body = load.encode();

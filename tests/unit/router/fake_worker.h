@@ -4,6 +4,7 @@
 // the test's thread.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -11,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,6 +37,10 @@ struct Script {
   ErrorCode failure = ErrorCode::kDataLoss;
   std::chrono::microseconds prompt_time{500};
   std::chrono::microseconds step_time{300};
+  // How long a hand-over is on its way, in landing memory, and in the cache.
+  std::chrono::microseconds stream_time{0}, land_time{0}, join_time{0};
+  Fate role_change = Fate::kGoOn;         // kFail: says why not. kHang: stays on its way for ever
+  std::vector<link::StepSample> samples;  // In every load
 };
 
 // Moves a prompt's KV between fake workers: tells the decode worker of that name.
@@ -69,6 +75,7 @@ class FakeWorker {
 
   const std::string& name() const { return options_.name; }
   std::string address() const { return address_; }
+  Role role() const { return role_.load(); }
   // The port and all links close, as when a process is killed.
   void die();
 
@@ -91,6 +98,7 @@ class FakeWorker {
     link::SessionPtr session;
     std::string decode_name;  // Where the KV goes
     bool local = false;
+    bool prefill = false;  // Came as a Prefill command
     bool joined = false;
     std::vector<int> emitted;  // Per choice
     std::vector<bool> done;
@@ -99,14 +107,18 @@ class FakeWorker {
   void on_frame(const link::SessionPtr& session, link::FrameKind kind, std::string_view body);
   void on_prompt(Leg leg);
   void finish_prompt(TransferId transfer);
+  void receive(TransferId transfer, const std::vector<SampledToken>& first);
   void join(TransferId transfer, const std::vector<SampledToken>& first);
   void step();
   void arm_step();
   bool step_choice(Leg& leg, size_t choice, link::Tokens& tokens);
   SampledToken sample(const Leg& leg, size_t choice) const;
   void end_leg(TransferId transfer);
-  void fail_leg(TransferId transfer, bool retryable);
+  void fail_leg(TransferId transfer, bool retryable, std::optional<ErrorCode> code = {});
   void vanish();
+  void change_role(Role to);
+  void after(std::chrono::microseconds pause, std::function<void()> then);
+  void say(TransferId transfer, const std::string& event);
   void push_load();
 
   const Options options_;
@@ -124,6 +136,9 @@ class FakeWorker {
   boost::asio::steady_timer stepper_;
   bool stepping_ = false;
   bool draining_ = false;
+  std::atomic<Role> role_;
+  std::string switching_to_;
+  std::string role_error_;
   mutable std::mutex counts_mutex_;
   Counts counts_;
   std::thread thread_;

@@ -10,6 +10,7 @@ namespace {
 using namespace std::chrono_literals;
 
 const PrefixHasher kHasher;
+constexpr size_t kBlock = 256;
 
 openai::Parsed<Objectives> read(const Headers& headers,
                                 const openai::CompletionRequest& request = {}) {
@@ -100,19 +101,19 @@ TEST_CASE("a conversation is known by its id, its cache key or its opening") {
 }
 
 TEST_CASE("blocks agree as far as prompts do, within one tenant") {
-  std::vector<TokenId> tokens(3 * kPrefixBlockTokens + 17, 5);
-  const auto first = kHasher.blocks(1, tokens);
+  std::vector<TokenId> tokens(3 * kBlock + 17, 5);
+  const auto first = kHasher.blocks(1, tokens, kBlock);
   REQUIRE(first.size() == 3);
   CHECK(first[0] != first[1]);
-  CHECK(kHasher.blocks(1, tokens) == first);
-  tokens[kPrefixBlockTokens] = 6;
-  const auto second = kHasher.blocks(1, tokens);
+  CHECK(kHasher.blocks(1, tokens, kBlock) == first);
+  tokens[kBlock] = 6;
+  const auto second = kHasher.blocks(1, tokens, kBlock);
   CHECK(second[0] == first[0]);
   CHECK(second[1] != first[1]);
   CHECK(second[2] != first[2]);  // Chained
-  CHECK(kHasher.blocks(2, tokens)[0] != first[0]);
-  CHECK(PrefixHasher().blocks(1, tokens)[0] != first[0]);
-  CHECK(kHasher.blocks(1, {}).empty());
+  CHECK(kHasher.blocks(2, tokens, kBlock)[0] != first[0]);
+  CHECK(PrefixHasher().blocks(1, tokens, kBlock)[0] != first[0]);
+  CHECK(kHasher.blocks(1, {}, kBlock).empty());
   openai::CompletionRequest salted;
   salted.cache_salt = "s";
   CHECK(read({})->cache_root != read({}, salted)->cache_root);

@@ -183,7 +183,9 @@ TEST_CASE("legs that hang while their links live are given up after their phase'
     };
     cluster.decode(in_prefill ? Script{} : hang);
     cluster.decode();
-    cluster.start({.prefill = 300ms, .decode = 300ms, .sweep = 20ms});
+    cluster.config.router.prefill_quiet = cluster.config.router.decode_quiet = 300ms;
+    cluster.config.router.sweep = 20ms;
+    cluster.start();
     const HttpAnswer answer = http_post(cluster.address(), "/v1/completions", completion(8));
     CHECK(answer.status == 200);
     CHECK(answer.json()["choices"][0]["text"] == reference(completion(8)));
@@ -192,6 +194,7 @@ TEST_CASE("legs that hang while their links live are given up after their phase'
 
 TEST_CASE("with nobody left a stream ends with one error frame") {
   Cluster cluster;
+  cluster.config.scheduler.queue_deadline = 300ms;  // Nobody comes back within it
   cluster.prefill();
   cluster.decode(once_at_token(4, Fate::kDie));
   cluster.start();
@@ -212,6 +215,7 @@ TEST_CASE("with nobody left a stream ends with one error frame") {
 
 TEST_CASE("with nobody left a body is one error") {
   Cluster cluster;
+  cluster.config.scheduler.queue_deadline = 300ms;
   cluster.prefill();
   cluster.decode(once_at_token(4, Fate::kDie));
   cluster.start();
