@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <system_error>
 
 #include <algorithm>
 #include <cerrno>
@@ -93,7 +94,8 @@ Result<ServerProcess> ServerProcess::start(const std::vector<std::string>& argum
                                            const std::string& log_file) {
   const int output = open(log_file.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
   if (output < 0)
-    return Status(ErrorCode::kUnavailable, fmt::format("{}: {}", log_file, strerror(errno)));
+    return Status(ErrorCode::kUnavailable,
+                  fmt::format("{}: {}", log_file, std::generic_category().message(errno)));
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -101,7 +103,7 @@ Result<ServerProcess> ServerProcess::start(const std::vector<std::string>& argum
   const pid_t pid = fork();
   if (pid == 0) become(argv, output);
   close(output);
-  if (pid < 0) return Status(ErrorCode::kResourceExhausted, strerror(errno));
+  if (pid < 0) return Status(ErrorCode::kResourceExhausted, std::generic_category().message(errno));
   setpgid(pid, pid);  // Also here: whichever of the two comes first.
   return ServerProcess(pid, log_file);
 }

@@ -65,6 +65,8 @@ if [[ ${TANDEM_FULL:-} == 1 ]]; then
   step build/client.log "Installing the openai client" .venv/bin/python -m pip install openai
 fi
 if build release; then
+  # The full counts take their time.
+  [[ ${TANDEM_FULL:-} != 1 ]] || cmake -S . -B build/release -DTANDEM_E2E_TIMEOUT=7200 >/dev/null
   suite release "unit and contract" -E '^e2e\.' -j 2
   suite release "end to end" -R '^e2e\.' -j 1
 fi

@@ -58,8 +58,9 @@ std::vector<std::unique_ptr<Transport>> make_transports(const Config& config) {
   std::vector<std::unique_ptr<Transport>> transports;
   const auto add = [&](Result<std::unique_ptr<Transport>> transport) {
     if (transport) transport = with_faults(*std::move(transport), config);
-    if (transport) transports.push_back(*std::move(transport));
-    return transport.ok() ? Status() : transport.status();
+    if (!transport) return transport.status();
+    transports.push_back(*std::move(transport));
+    return Status();
   };
   for (const std::string_view name : names) {
     const Status status = add(make_tested(name, config));

@@ -30,7 +30,8 @@ struct Outcome {
 Status await(Transport& target, Transport& source, Outcome& outcome, int rounds) {
   const TimePoint deadline = SystemClock::get().now() + kDeadline;
   while (SystemClock::get().now() < deadline) {
-    const bool moved = target.progress() | source.progress();
+    const bool received = target.progress();
+    const bool moved = source.progress() || received;
     std::unique_lock lock(outcome.mutex);
     if (!outcome.status.ok()) return outcome.status;
     if (outcome.messages >= rounds && outcome.done >= rounds) return {};

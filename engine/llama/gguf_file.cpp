@@ -30,8 +30,8 @@ Status check_magic(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::array<char, 4> magic{};
   if (!in) {
-    return Status(ErrorCode::kNotFound,
-                  "model file " + path + " cannot be read: " + std::strerror(errno));
+    return Status(ErrorCode::kNotFound, "model file " + path + " cannot be read: " +
+                                            std::generic_category().message(errno));
   }
   if (!in.read(magic.data(), magic.size()) || std::memcmp(magic.data(), "GGUF", 4) != 0) {
     return Status(ErrorCode::kInvalidArgument, "model file " + path + " is not a GGUF file");

@@ -1,6 +1,7 @@
 #include "engine/sim/sim_rows.h"
 
 #include <sys/mman.h>
+#include <system_error>
 
 #include <cerrno>
 #include <cstring>
@@ -34,7 +35,8 @@ Result<SimRows> SimRows::make(const Shape& shape) {
   if (memory == MAP_FAILED) {
     rows.bytes_ = 0;
     return Status(ErrorCode::kResourceExhausted,
-                  std::string("no address space for a sequence's rows: ") + std::strerror(errno));
+                  std::string("no address space for a sequence's rows: ") +
+                      std::generic_category().message(errno));
   }
   rows.base_ = static_cast<std::byte*>(memory);
   return rows;

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <system_error>
 
 #include <algorithm>
 #include <cstdlib>
@@ -24,7 +25,7 @@ constexpr size_t kJsonGrowth = 6;
 constexpr size_t kAnswerOverhead = 8192;
 
 Status system_failure(const std::string& what) {
-  return Status(ErrorCode::kUnavailable, what + ": " + std::strerror(errno));
+  return Status(ErrorCode::kUnavailable, what + ": " + std::generic_category().message(errno));
 }
 
 // Everything that the child needs, built before fork(): between fork() and exec() only

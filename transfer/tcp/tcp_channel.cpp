@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <system_error>
 
 #include <array>
 #include <boost/asio/connect.hpp>
@@ -160,7 +161,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
       if (sent < 0 && errno == EAGAIN) return wait_writable();
       if (sent < 0 && errno != EINTR) {
         const int code = errno;
-        return fail(Status(ErrorCode::kUnavailable, fmt::format("tcp: {}", std::strerror(code))));
+        return fail(Status(ErrorCode::kUnavailable,
+                           fmt::format("tcp: {}", std::generic_category().message(code))));
       }
       if (sent > 0) drop_written(size_t(sent));
     }
@@ -228,7 +230,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (received == 0) return fail(Status(ErrorCode::kUnavailable, "tcp: the peer closed"));
     if (received < 0 && errno != EAGAIN && errno != EINTR) {
       const int code = errno;
-      return fail(Status(ErrorCode::kUnavailable, fmt::format("tcp: {}", std::strerror(code))));
+      return fail(Status(ErrorCode::kUnavailable,
+                         fmt::format("tcp: {}", std::generic_category().message(code))));
     }
     if (received > 0) partial_.append(buffer.data(), size_t(received));
     size_t used = 0;

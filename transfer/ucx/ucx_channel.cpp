@@ -180,8 +180,8 @@ class UcxChannel final : public Channel {
   }
 
   Status notify(std::string message, std::function<void(const Status&)> done) override {
-    auto notification =
-        std::make_unique<Notification>(endpoint_, std::move(message), std::move(done));
+    auto notification = std::make_unique<Notification>(
+        Notification{endpoint_, std::move(message), std::move(done)});
     const std::lock_guard lock(core_->mutex);
     // A failed endpoint must not be flushed: on shared memory that never ends.
     if (endpoint_->handle == nullptr) return endpoint_->failure;

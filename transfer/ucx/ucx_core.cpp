@@ -199,7 +199,7 @@ void UcxCore::close_endpoint(Closing closing) {
     UcxCore& core;
     Closing closing;
   };
-  auto pending = std::make_unique<Pending>(*this, std::move(closing));
+  auto pending = std::make_unique<Pending>(Pending{*this, std::move(closing)});
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;

@@ -202,7 +202,8 @@ TEST_CASE("a receiver refuses every lie about units") {
         {"more rows than bytes", [](Unit& u) { u.count += 1; }},
         {"a number far ahead", [](Unit& u) { u.sequence = UINT64_MAX; }},
     };
-    for (const auto& [what, lie] : lies) {
+    for (const auto& [title, lie] : lies) {
+      const std::string what = title;
       CAPTURE(what);
       liar.open();
       Unit unit = liar.unit(0, 0, 0, 0, 4);
@@ -406,7 +407,8 @@ TEST_CASE("a sender survives every lie of a receiver") {
       {"silence after the grant", [&](auto& s, auto g) { grant(s, g); }},
   };
   uint64_t id = 0;
-  for (const auto& [what, lie] : lies) {
+  for (const auto& [title, lie] : lies) {
+    const std::string what = title;
     CAPTURE(what);
     OpenRequest open;
     open.transfer = {++id};
