@@ -36,8 +36,8 @@ DecodePoint decode_point(const CostParameters& costs, const LoadShape& shape,
                          const Targets& targets, double slots);
 // Requests per second of `workers` prefill workers together: queueing must leave room for the TTFT.
 double prefill_per_second(const LoadShape& shape, const Targets& targets, double workers);
-// Requests per second of one coupled worker whose chunks follow from the time per token.
+// The same of `workers` coupled ones, whose chunks follow from the time per token.
 double coupled_per_second(const CostParameters& costs, const LoadShape& shape,
-                          const Targets& targets, double slots);
+                          const Targets& targets, double slots, double workers);
 
 }  // namespace tandem::scheduler

@@ -11,16 +11,16 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Averages: time constant, and the number of requests that always count in full.
-constexpr double kMemorySeconds = 8;
-constexpr double kMemoryRequests = 32;
 constexpr double kRequestsMin = 12;  // Before any move
 constexpr double kEndedMin = 4;
+constexpr double kBurstMax = 50;  // Squared variation of gaps that is believed; at least Poisson's
 // A move must promise this much more; changing between separate and coupled, which reorders the
 // whole pool, this much.
 constexpr double kGainMin = 0.05;
-constexpr double kGainCoupledMin = 0.10;
-constexpr double kGainRest = 0;
+constexpr double kGainCoupledMin = 0.05;
+// Coupled workers must carry this part of what separate ones do.
+constexpr double kCoupledPart = 1 / 1.08;
+constexpr int kSplitsTried = 128;  // Of large pools, evenly spread
 // From here on the dwell shrinks to kUrgentDwell: the load runs away meanwhile.
 constexpr double kGainUrgent = 0.25;
 constexpr Duration kUrgentDwell = 500ms;
@@ -35,8 +35,8 @@ constexpr Duration kWorkerRest = 60s;
 }  // namespace
 
 void LoadAverages::decay(double& count, std::initializer_list<double*> sums, double seconds) const {
-  if (count <= kMemoryRequests || seconds <= 0) return;
-  const double keep = std::max(std::exp(-seconds / kMemorySeconds), kMemoryRequests / count);
+  if (count <= memory_requests_ || seconds <= 0) return;
+  const double keep = std::max(std::exp(-seconds / memory_seconds_), memory_requests_ / count);
   count *= keep;
   for (double* sum : sums) *sum *= keep;
 }
@@ -45,8 +45,11 @@ void LoadAverages::arrived(const Arrival& a, TimePoint now) {
   if (begin_ == TimePoint{}) begin_ = last_arrival_ = now;
   const double seconds = std::max(0.0, to_seconds(now - last_arrival_));
   last_arrival_ = now;
-  decay(count_, {&prompt_, &uncached_, &prefill_, &prefill2_, &predicted_}, seconds);
-  rate_ = rate_ * std::exp(-seconds / kMemorySeconds) + 1 / kMemorySeconds;
+  decay(count_, {&prompt_, &uncached_, &prefill_, &prefill2_, &predicted_, &gaps_, &gaps2_},
+        seconds);
+  gaps_ += seconds;
+  gaps2_ += seconds * seconds;
+  rate_ = rate_ * std::exp(-seconds / memory_seconds_) + 1 / memory_seconds_;
   count_ += 1;
   prompt_ += a.prompt_tokens;
   uncached_ += a.uncached_tokens;
@@ -74,7 +77,7 @@ double LoadAverages::per_second(TimePoint now) const {
   const double seconds = std::max(0.0, to_seconds(now - last_arrival_));
   const double seen = std::max(0.5, to_seconds(now - begin_));
   // The sum has not filled up yet in the beginning.
-  return rate_ * std::exp(-seconds / kMemorySeconds) / (1 - std::exp(-seen / kMemorySeconds));
+  return rate_ * std::exp(-seconds / memory_seconds_) / (1 - std::exp(-seen / memory_seconds_));
 }
 
 std::optional<LoadShape> LoadAverages::shape() const {
@@ -85,6 +88,8 @@ std::optional<LoadShape> LoadAverages::shape() const {
   shape.prefill_ms = std::max(1e-3, prefill_ / count_);
   shape.prefill_ms_p90 = prefill_times_.quantile(0.9, shape.prefill_ms);
   shape.prefill_cv2 = std::max(0.0, prefill2_ / count_ / (shape.prefill_ms * shape.prefill_ms) - 1);
+  const double gap = gaps_ / count_;
+  if (gap > 0) shape.arrival_cv2 = std::clamp(gaps2_ / count_ / (gap * gap) - 1, 1.0, kBurstMax);
   // Tokens generated per answer that ended is the mean length of answers, long ones that still run
   // included. Few ends: what was predicted stands in.
   const double predicted = predicted_ / count_;
@@ -103,7 +108,7 @@ double RoleControl::capacity(const Roles& roles, const LoadShape& shape,
   const double decode = decode_point(view.costs, shape, targets_, view.slots).per_second;
   double sum = std::min(prefill_per_second(shape, targets_, roles.prefill), roles.decode * decode);
   if (roles.coupled > 0)
-    sum += roles.coupled * coupled_per_second(view.costs, shape, targets_, view.slots);
+    sum += coupled_per_second(view.costs, shape, targets_, view.slots, roles.coupled);
   return sum;
 }
 
@@ -117,36 +122,53 @@ bool RoleControl::allowed(const Roles& roles) const {
          (roles.prefill == 0 || roles.decode > 0);
 }
 
-// Where separation is better all workers but the bounds' are separate, else coupled: the sum is
-// linear between the two.
-Roles RoleControl::best(const Roles& now, const LoadShape& shape, const RoleView& view) const {
-  const int workers = now.total();
+Roles RoleControl::best_separate(int workers, const LoadShape& shape, const RoleView& view) const {
   Roles best;
   double most = -1;
-  const double decode = decode_point(view.costs, shape, targets_, view.slots).per_second;
-  const double coupled =
-      ratio_.coupled == "allow" ? coupled_per_second(view.costs, shape, targets_, view.slots) : 0;
-  const auto consider = [&](const Roles& roles) {
-    if (!allowed(roles)) return;
-    const double sum =
-        std::min(prefill_per_second(shape, targets_, roles.prefill), roles.decode * decode) +
-        roles.coupled * coupled;
-    if (sum > most * (1 + 1e-9)) {
-      most = sum;
-      best = roles;
-    }
-  };
-  for (int prefill = 1; prefill < workers; ++prefill) consider({prefill, workers - prefill, 0});
-  if (ratio_.coupled == "allow") {
-    const int prefill = ratio_.prefill_min;
-    const int decode_kept = std::max(ratio_.decode_min, prefill > 0 ? 1 : 0);
-    const Roles together{prefill, decode_kept, workers - prefill - decode_kept};
-    // Whichever most workers are now must be beaten clearly.
-    const double bar = 2 * now.coupled > workers ? 1 / (1 + kGainCoupledMin) : 1 + kGainCoupledMin;
-    if (together.coupled > 0 && allowed(together) && coupled * workers > most * bar)
-      best = together;
+  const int stride = std::max(1, workers / kSplitsTried);
+  for (int prefill = 1; prefill < workers; prefill += stride) {
+    const Roles roles{prefill, workers - prefill, 0};
+    const double carries = capacity(roles, shape, view);
+    if (!allowed(roles) || carries <= most * (1 + 1e-9)) continue;
+    most = carries;
+    best = roles;
   }
   return best;
+}
+
+// What separate workers carry at a split between whole numbers: decode workers take prompts that
+// prefill workers are late with, so that a split that does not quite fit costs little.
+double RoleControl::apart(int workers, const LoadShape& shape, const RoleView& view) const {
+  const double decode = decode_point(view.costs, shape, targets_, view.slots).per_second;
+  double low = std::max(0.5, 1.0 * ratio_.prefill_min);
+  double high = workers - std::max(0.5, 1.0 * ratio_.decode_min);
+  if (ratio_.prefill_max > 0) high = std::min(high, 1.0 * ratio_.prefill_max);
+  if (ratio_.decode_max > 0) low = std::max(low, 1.0 * workers - ratio_.decode_max);
+  for (int i = 0; i < 20 && low < high; ++i) {
+    const double middle = (low + high) / 2;
+    const bool starved = prefill_per_second(shape, targets_, middle) < (workers - middle) * decode;
+    (starved ? low : high) = middle;
+  }
+  return std::min(prefill_per_second(shape, targets_, high), (workers - low) * decode);
+}
+
+// Where separation is better all workers but the bounds' are separate, else coupled: the sum is
+// linear between the two.
+Roles RoleControl::best(const Roles& now, const LoadShape& shape, const LoadShape& lasting,
+                        const RoleView& view) const {
+  const int workers = now.total();
+  const Roles separate = best_separate(workers, shape, view);
+  if (ratio_.coupled != "allow") return separate;
+  const int prefill = ratio_.prefill_min;
+  const int decode_kept = std::max(ratio_.decode_min, prefill > 0 ? 1 : 0);
+  const Roles together{prefill, decode_kept, workers - prefill - decode_kept};
+  if (together.coupled <= 0 || !allowed(together)) return separate;
+  // What the pool is, or is on its way to, must be beaten clearly. Between equals coupled workers
+  // win: none idles while others are late, and a change of the load moves nobody.
+  const bool stay = together_.value_or(2 * now.coupled > workers);
+  const double bar = kCoupledPart * (stay ? 1 / (1 + kGainCoupledMin) : 1 + kGainCoupledMin);
+  return capacity({0, 0, workers}, lasting, view) > apart(workers, lasting, view) * bar ? together
+                                                                                        : separate;
 }
 
 WorkerIndex RoleControl::pick(Role from, const RoleView& view, TimePoint now) const {
@@ -181,21 +203,26 @@ std::optional<RoleMove> RoleControl::step(const RoleView& view, TimePoint now) {
   if (ratio_.mode != "auto" || pending_ >= 0 || roles.total() < 2) return std::nullopt;
   if (next_move_ > now + ratio_.dwell + kPendingMax) next_move_ = now;  // The clock jumped back
 
-  const Roles target = best(roles, *shape, view);
+  const LoadShape lasting = load_.long_shape().value_or(*shape);
+  const Roles target = best(roles, *shape, lasting, view);
   if (target == roles || target.total() == 0) return std::nullopt;
-  const double have = capacity(roles, *shape, view);
-  const double gain = capacity(target, *shape, view) / std::max(1e-9, have) - 1;
+  // Splits are judged by the load of the moment, coupling by what lasts.
+  const LoadShape& judged = target.coupled > 0 || roles.coupled > 0 ? lasting : *shape;
+  const double have = capacity(roles, judged, view);
+  const double gain = capacity(target, judged, view) / std::max(1e-9, have) - 1;
   const bool reorders = (target.coupled > 0) != (roles.coupled > 0);
   const bool mixed = roles.coupled > 0 && roles.prefill + roles.decode > 0;  // On its way already
-  // Half-way the rest follows for little: a lone pair beside coupled workers serves nobody well.
-  const double enough = mixed ? kGainRest : reorders ? kGainCoupledMin : kGainMin;
-  if (gain <= enough && allowed(roles)) return std::nullopt;
+  // best() has judged coupling already; half-way the rest follows: a lone pair beside coupled
+  // workers serves nobody well.
+  if (gain <= kGainMin && !reorders && !mixed && allowed(roles)) return std::nullopt;
   const bool runs_away = view.backlog_ms > targets_.ttft_ms || view.waiting_for_decode > 0;
   const bool urgent = gain > kGainUrgent && (runs_away || mixed || demand > have);
   if (now < pause_until_ && pause_until_ <= now + kDwellAfterFailure) return std::nullopt;
   if (now < next_move_ && !(urgent && now >= next_move_ - ratio_.dwell + kUrgentDwell))
     return std::nullopt;
-  return toward(roles, target, *shape, view, now, demand, urgent);
+  auto move = toward(roles, target, judged, view, now, demand, urgent);
+  if (move) together_ = 2 * target.coupled > target.total();
+  return move;
 }
 
 std::optional<RoleMove> RoleControl::toward(const Roles& roles, const Roles& target,
@@ -232,7 +259,8 @@ std::optional<RoleMove> RoleControl::toward(const Roles& roles, const Roles& tar
   const double lost = worker->drain_ms / 1e3 / kPaybackSeconds / roles.total();
   const double gain = capacity(target, shape, view) / std::max(1e-9, have) - 1;
   const bool mixed = roles.coupled > 0 && roles.prefill + roles.decode > 0;
-  if (allowed(roles) && !mixed && gain <= lost) return std::nullopt;
+  const bool reorders = (target.coupled > 0) != (roles.coupled > 0);
+  if (allowed(roles) && !mixed && !reorders && gain <= lost) return std::nullopt;
   chosen->reason =
       fmt::format("{:.2f} requests/s with {}:{}:{} (prefill:decode:coupled), {:.2f} with {}:{}:{}",
                   have, roles.prefill, roles.decode, roles.coupled, capacity(target, shape, view),

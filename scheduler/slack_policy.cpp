@@ -35,6 +35,8 @@ constexpr double kRateSeconds = 10;
 constexpr double kRateSecondsMin = 0.5;
 // Sequences that share a decode step, for the work that an answer is charged with.
 constexpr double kChargedBatch = 16;
+// A request is held back, for the sake of those that decode, for this part of its TTFT target.
+constexpr double kHoldPart = 1.0;
 // At most this part of the queue is kept for clients that were told to come back.
 constexpr int kKeptPart = 2;
 constexpr std::chrono::seconds kKeptFor{1};
@@ -200,6 +202,10 @@ Asked SlackPolicy::asked(const Queued& queued, TimePoint now) {
   asked.ttft_ms = ttft_ms(request);
   asked.tpot_ms = tpot_ms(request);
   asked.waited_ms = ms_since(queued.arrived, now);
+  // Targets order and place. Only who asks for it is refused for them, so nobody is held for longer
+  // than its own first token may take, and nobody in the middle of an answer.
+  asked.hold = request.refuse_on_miss || (request.priority != kResumedPriority &&
+                                          asked.waited_ms < kHoldPart * asked.ttft_ms);
   prefixes_.match(request.blocks, matches_);
   asked.cached = matches_;
   if (request.session != 0) asked.session = sessions_.latest(request.session);
@@ -517,7 +523,10 @@ std::vector<RoleMove> SlackPolicy::role_moves(TimePoint now) {
     if (lane.decodes()) {
       ++decoders;
       view.slots += lane.slots;
-      step_ms += lane.step_ms * lane.batch;
+      // Beside prompts a step takes what the target leaves it.
+      const double step =
+          lane.local_tokens > 0 ? std::max(lane.step_ms, to_ms(slo_.tpot)) : lane.step_ms;
+      step_ms += step * lane.batch;
       batch += lane.batch;
     }
     if (lane.prefills_for_others() || lane.couples()) {

@@ -87,8 +87,8 @@ TEST_CASE("the decode batch fills the time per token, the memory or the slots") 
                   .prefill_ms_p90 = 45,
                   .output_tokens = 200};
   const DecodePoint by_time = decode_point(kCosts, shape, {.tpot_ms = 20}, 0);
-  CHECK(kCosts.decode_ms(by_time.batch, by_time.batch * 1100) <= 18);
-  CHECK(kCosts.decode_ms(by_time.batch + 1, (by_time.batch + 1) * 1100) > 18);
+  CHECK(kCosts.decode_ms(by_time.batch, by_time.batch * 1100) <= 19);
+  CHECK(kCosts.decode_ms(by_time.batch + 1, (by_time.batch + 1) * 1100) > 19);
   CHECK(decode_point(kCosts, shape, {.tpot_ms = 500}, 0).batch == 171);  // 206,000 / 1,200
   CHECK(decode_point(kCosts, shape, {.tpot_ms = 500}, 16).batch == 16);
   const DecodePoint never = decode_point(kCosts, shape, {.tpot_ms = 5}, 0);
@@ -118,9 +118,9 @@ TEST_CASE("coupled workers carry more where the time per token is loose, less wh
                         .prefill_cv2 = 1,
                         .output_tokens = 210};
   RoleControl control(automatic("allow"), {.ttft_ms = 1000, .tpot_ms = 50});
-  CHECK(control.best({4, 4, 0}, shape, {.costs = kCosts}).coupled == 8);
+  CHECK(control.best({4, 4, 0}, shape, shape, {.costs = kCosts}).coupled == 8);
   RoleControl tight(automatic("allow"), {.ttft_ms = 1000, .tpot_ms = 20});
-  CHECK(tight.best({4, 4, 0}, shape, {.costs = kCosts}).coupled == 0);
+  CHECK(tight.best({4, 4, 0}, shape, shape, {.costs = kCosts}).coupled == 0);
 }
 
 TEST_CASE("from any start the same split is reached within seconds, and then kept") {
@@ -131,7 +131,7 @@ TEST_CASE("from any start the same split is reached within seconds, and then kep
     const Roles reached = fleet.roles();
     const auto shape = fleet.control.load().shape();
     REQUIRE(shape);
-    const Roles best = fleet.control.best(reached, *shape, fleet.view());
+    const Roles best = fleet.control.best(reached, *shape, *shape, fleet.view());
     CHECK(fleet.control.capacity(reached, *shape, fleet.view()) >=
           0.95 * fleet.control.capacity(best, *shape, fleet.view()));
     CHECK(fleet.moves <= std::abs(best.prefill - prefill));
