@@ -1,5 +1,9 @@
 // ChunkPacer: when a prompt chunk may start beside running answers, so that their time per token
-// holds. Chunk borders never move; only the start does, and it waits worker.chunk_wait_ms at most.
+// holds. Chunk borders never move; only the start does.
+//
+// A chunk waits worker.chunk_wait_ms at most, and not at all once waiting has been seen not to
+// help: when steps take longer than they may with no chunk beside them. On a thread of their own,
+// chunks wait no longer than decode's share of the time, so that prefill keeps its own.
 //
 // The decoding side reports what its sequences have saved against their targets after every step;
 // the prompt side asks before every chunk. In a coupled worker both are one thread and a chunk
@@ -19,10 +23,12 @@ namespace tandem::worker {
 
 class ChunkPacer {
  public:
+  // `config` outlives this.
   explicit ChunkPacer(const Config& config);
 
   // A role begins; nobody decodes yet. `apart`: chunks will run on a thread of their own.
   void begin(bool apart);
+
   // After a step: milliseconds saved by each sequence that decodes, the tightest target among them,
   // and how long the step took. Nobody decodes: an empty `slack_ms`.
   void stepped(const std::vector<double>& slack_ms, double tpot_ms, double step_ms);
@@ -33,14 +39,18 @@ class ChunkPacer {
   TimePoint start_of(const Chunk& chunk, TimePoint now);
 
  private:
-  const Duration wait_max_;
+  Duration wait_max(double chunk_ms) const;
+
+  const Config& config_;
   std::mutex mutex_;
   bool apart_ = false;  // Guarded by mutex_, as all below
   scheduler::CostModel costs_;
-  double budget_ms_ = 0;  // For the next step with a chunk in it; meaningless if none decodes
+  double budget_ms_ = 0;  // For the next step with a chunk in it; meaningless if nobody decodes
   double step_ms_ = 0;
   bool decoding_ = false;
   TimePoint waiting_since_{};  // Of the chunk that is held; zero: none
+  int steps_held_ = 0;         // Since then
+  bool hopeless_ = false;      // Waiting does not help
 };
 
 }  // namespace tandem::worker

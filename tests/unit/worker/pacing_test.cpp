@@ -43,7 +43,8 @@ TEST_CASE("one thread or one processor is shared") {
 }
 
 TEST_CASE("a chunk starts at once when nobody decodes or there is time for it") {
-  ChunkPacer pacer(quick_config());
+  const Config config = quick_config();
+  ChunkPacer pacer(config);
   pacer.begin(false);
   CHECK(pacer.start_of(kChunk, kNow) == kNow);
   pacer.stepped({0.0}, 10, 1);  // 9 ms for chunk and step
@@ -69,13 +70,35 @@ TEST_CASE("a chunk waits while it would make answers late, and not for ever") {
 }
 
 TEST_CASE("beside a thread of their own, answers hold a chunk only while they are behind") {
-  ChunkPacer pacer(quick_config());
+  Config config = quick_config();
+  config.share = {.prefill = 1, .decode = 3};
+  ChunkPacer pacer(config);
   pacer.begin(true);
   pacer.stepped({0.0}, 3, 1);
   CHECK(pacer.start_of(kChunk, kNow) == kNow);
-  pacer.stepped({0.0}, 3, 4);  // Steps take longer than they may
+  pacer.stepped({-5.0}, 3, 2.8);  // A step took longer than it may
   CHECK(pacer.start_of(kChunk, kNow) > kNow);
-  pacer.stepped({0.0}, 0, 0);
+  CHECK(pacer.start_of(kChunk, kNow + 6 * kMs) > kNow + 6 * kMs);
+  CHECK(pacer.start_of(kChunk, kNow + 7 * kMs) == kNow + 7 * kMs);  // Three chunks' time
   pacer.begin(false);
   CHECK(pacer.start_of(kChunk, kNow) == kNow);
+}
+
+TEST_CASE("a chunk does not wait where waiting does not help") {
+  const Config config = quick_config();
+  ChunkPacer pacer(config);
+  for (const bool apart : {false, true}) {
+    pacer.begin(apart);
+    pacer.stepped({-9.0}, 3, 4);
+    CHECK(pacer.start_of(kChunk, kNow) > kNow);
+    pacer.stepped({-9.0}, 3, 4);  // The chunk before may have been beside this one
+    CHECK(pacer.start_of(kChunk, kNow) > kNow);
+    pacer.stepped({-9.0}, 3, 4);  // But not beside this one
+    CHECK(pacer.start_of(kChunk, kNow) == kNow);
+    pacer.computed(kChunk, 2 * kMs);
+    pacer.stepped({-9.0}, 3, 4);
+    CHECK(pacer.start_of(kChunk, kNow) == kNow);
+    pacer.stepped({-9.0}, 3, 2.6);  // Fast again, but still behind: it may catch up
+    CHECK(pacer.start_of(kChunk, kNow) == (apart ? kNow : kNow + 5 * kMs));
+  }
 }
