@@ -137,7 +137,7 @@ void Placement::offer_decode(const Asked& asked, WorkerIndex index, Scan& scan) 
   const double step =
       lane.step_ms + lane.step_per_sequence_ms * request.choices + lane.step_per_token_ms * context;
   const double full = (lane.role == Role::kDecode ? kStepFull : kStepFullCoupled) * asked.tpot_ms;
-  if (lane.batch >= kHoldBatchMin && step > full) {
+  if (asked.hold && lane.batch >= kHoldBatchMin && step > full) {
     scan.decode_full = true;
     return;
   }

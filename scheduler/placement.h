@@ -22,6 +22,7 @@ struct Asked {
   double ttft_ms = 2000;       // Targets
   double tpot_ms = 80;
   double waited_ms = 0;
+  bool hold = true;  // Rather wait than make a full decode step later than its target
   std::span<const PrefixMatch> cached;
   WorkerIndex session = -1;  // Decoded the conversation's last turn
 };
