@@ -107,7 +107,10 @@ void Dispatcher::take(AttemptSpec spec) {
   request.max_tokens = leg.max_tokens - emitted;
   request.choices = leg.choices;
   // A stream that has begun and lost its worker goes before those that have not.
-  if (attempt.spec.resumed) request.priority = INT_MIN;
+  if (attempt.spec.resumed) {
+    request.priority = INT_MIN;
+    request.refuse_on_miss = false;  // That was decided when it began
+  }
   request.prefill_only = request.max_tokens == 1;
   for (const WorkerKey& key : attempt.spec.avoid)
     if (parts_.pool.is_up(key)) request.avoid.push_back(key.index);

@@ -325,15 +325,18 @@ void RequestFlow::wait_again(Attempt attempt, TimePoint now, Duration pause) {
 }
 
 // A new request learns at once that it cannot be served, and when to come back. One that has begun
-// waits for a lost worker to return, as long as a queue may take.
+// waits for room, or for a lost worker to return, as long as a queue may take.
 void RequestFlow::took_refusal(const Attempt& attempt, const Refused& refused, TimePoint now) {
   const scheduler::Decision& decision = refused.decision;
-  if (attempt.resumed && decision.code == ErrorCode::kUnavailable) {
+  const bool alone = decision.code == ErrorCode::kUnavailable;
+  if (attempt.resumed && (alone || decision.code == ErrorCode::kResourceExhausted)) {
     Attempt again = attempt;
     if (again.alone_since == TimePoint{}) again.alone_since = now;
-    if (services_.pool.may_return() &&
+    if ((!alone || services_.pool.may_return()) &&
         now - again.alone_since < services_.config.scheduler.queue_deadline)
       return wait_again(std::move(again), now, kComebackPause);
+  }
+  if (attempt.resumed && alone) {
     error_ = openai::worker_lost("A worker was lost and no other one is there to continue.");
     return;
   }
