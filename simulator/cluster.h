@@ -29,6 +29,10 @@ struct ClusterOptions {
   double role_period_s = 1.0;              // Between two questions for role changes
   int max_tokens = 2048;                   // What clients ask for; more where the answer is longer
 
+  // A prompt's prefix that another worker holds is copied from there before the prompt runs, where
+  // that takes less time than computing it.
+  bool pull_prefixes = false;
+
   bool token_times = false;  // Every token's time, else only the first's and the last's
   bool decisions = false;    // Record them
   // Gives up once this many requests have missed a limit; below 0: never.
@@ -65,6 +69,7 @@ struct ClusterResult {
   std::map<std::string, int64_t> choices;  // "remote backlog" to how often
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
+  int64_t pulled_tokens = 0;
   int64_t parked = 0;
   int64_t resumed = 0;  // Attempts that a change of role sent elsewhere
   int64_t events = 0;

@@ -45,6 +45,7 @@ ordered_json simulation_json(const Settings& settings, const ClusterOptions& opt
                    {"within_both", r.attainment()},
                    {"prompt_tokens", r.prompt_tokens},
                    {"cached_tokens", r.cached_tokens},
+                   {"pulled_tokens", r.pulled_tokens},
                    {"network_bytes", r.network_bytes},
                    {"prefill_busy", r.prefill_busy},
                    {"decode_busy", r.decode_busy},

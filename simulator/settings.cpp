@@ -77,9 +77,13 @@ const std::vector<Flag>& flags() {
        number(&S::net_gbytes, 1e-3, 1e5)},
       {"--slots", "N", "sequences at once on a worker that decodes, default 512",
        number(&S::decode_slots, 1, 1e6)},
+      {"--prefill-slots", "N", "prompts that a prefill worker says it takes at once, default 4",
+       number(&S::prefill_slots, 1, 1e6)},
       {"--max-tokens", "N", "what clients ask for, default 2048", number(&S::max_tokens, 1, 1e7)},
       {"--prefill-batch", "TOKENS", "prompts of up to so many tokens run together, default 0: no",
        number(&S::prefill_batch_tokens, 0, 1e7)},
+      {"--pull-prefixes", "", "copy cached prefixes between workers where that is faster",
+       turn_on(&S::pull_prefixes)},
       {"--set", "KEY=VALUE", "any configuration key; repeatable",
        [](S& settings, const std::string& value) -> Status {
          settings.overrides.push_back(value);
@@ -271,6 +275,7 @@ Result<ClusterOptions> make_cluster(const Settings& settings) {
                                                                                 : settings.profile;
   options.network_bytes_per_second = settings.net_gbytes * 1e9;
   options.max_tokens = settings.max_tokens;
+  options.pull_prefixes = settings.pull_prefixes;
   const bool coupled = split->kind == Split::Kind::kCoupled;
   const int count = coupled ? settings.workers : split->prefill + split->decode;
   for (int i = 0; i < count; ++i) {
@@ -284,6 +289,7 @@ Result<ClusterOptions> make_cluster(const Settings& settings) {
     worker.role = coupled ? Role::kCoupled : first ? Role::kPrefill : Role::kDecode;
     worker.costs = first ? prefill->costs : decode->costs;
     worker.decode_slots = settings.decode_slots;
+    worker.prefill_slots = settings.prefill_slots;
     worker.chunk_tokens = split->chunk_tokens;
     worker.prefill_batch_tokens = settings.prefill_batch_tokens;
     worker.block_tokens = kTraceBlockTokens;

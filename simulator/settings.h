@@ -37,8 +37,10 @@ struct Settings {
   uint64_t seed = 0;
   double net_gbytes = 20;  // Per worker and direction
   int decode_slots = 512;
+  int prefill_slots = 4;
   int max_tokens = 2048;
   int prefill_batch_tokens = 0;
+  bool pull_prefixes = false;
   std::vector<std::string> overrides;  // Configuration keys, "scheduler.queue_max=100"
   std::string decisions_file;
 

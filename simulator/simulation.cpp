@@ -186,18 +186,58 @@ void Simulation::deliver(int request) {
   Life& l = life(request);
   for (const WorkerIndex worker : {l.prefill, l.decode})
     if (worker >= 0 && station(worker).switching) return resume(request);
-  PromptJob job;
-  job.id = {request, l.attempt};
-  job.tokens = prompt_of(request);
-  job.blocks = spec(request).blocks;
-  job.local = l.path == Path::kLocal;
-  const WorkerIndex at = job.local ? l.decode : l.prefill;
   if (l.path == Path::kRemote) {
-    station(l.decode).worker.promise(job.tokens);
+    station(l.decode).worker.promise(prompt_of(request));
     l.promised = true;
     changed(l.decode);
   }
-  station(at).worker.add_prompt(job, now_s());
+  if (!options_.pull_prefixes || !pull_prefix(request, prompt_worker(request))) add_prompt(request);
+}
+
+// Begins to copy what another worker has of the prompt and this one has not. False: not worth it.
+bool Simulation::pull_prefix(int request, WorkerIndex to) {
+  const SimRequest& s = spec(request);
+  const int own = station(to).worker.cached_blocks(s.blocks);
+  int most = own;
+  WorkerIndex from = -1;
+  for (size_t i = 0; i < stations_.size(); ++i)
+    if (const int there = stations_[i].worker.cached_blocks(s.blocks); there > most) {
+      most = there;
+      from = static_cast<WorkerIndex>(i);
+    }
+  if (from < 0) return false;
+  const scheduler::CostParameters& costs = station(to).worker.spec().costs;
+  const double tokens = (most - own) * kTraceBlockTokens;
+  const double bytes = tokens * static_cast<double>(costs.kv_bytes_per_token);
+  const double saved_ms = costs.prefill_ms(own * kTraceBlockTokens, tokens);
+  if (bytes / options_.network_bytes_per_second * 1e3 > saved_ms) return false;
+  Life& l = life(request);
+  l.pulling = true;
+  l.pulled_blocks = most;
+  start_flow(request, from, to, bytes, Network::kNoCap);
+  result_.pulled_tokens += static_cast<int64_t>(tokens);
+  return true;
+}
+
+void Simulation::start_flow(int request, WorkerIndex from, WorkerIndex to, double bytes,
+                            double cap) {
+  Life& l = life(request);
+  l.flow = network_.start(from, to, bytes, cap, now_s());
+  const auto flow = static_cast<size_t>(l.flow);
+  if (flow_owners_.size() <= flow) flow_owners_.resize(flow + 1);
+  flow_owners_[flow] = request;
+  result_.network_bytes += bytes;
+  plan_network();
+}
+
+void Simulation::add_prompt(int request) {
+  const Life& l = life(request);
+  const WorkerIndex at = prompt_worker(request);
+  station(at).worker.add_prompt({.id = {request, l.attempt},
+                                 .tokens = prompt_of(request),
+                                 .blocks = spec(request).blocks,
+                                 .local = l.path == Path::kLocal},
+                                now_s());
   changed(at);
   kick(at);
 }
@@ -220,13 +260,7 @@ void Simulation::kick(WorkerIndex worker) {
     // computation at most, until that has ended.
     const double bytes = static_cast<double>(job.tokens) *
                          static_cast<double>(s.worker.spec().costs.kv_bytes_per_token);
-    Life& l = life(job.id.request);
-    l.flow = network_.start(worker, l.decode, bytes, bytes / step->seconds, now_s());
-    const auto flow = static_cast<size_t>(l.flow);
-    if (flow_owners_.size() <= flow) flow_owners_.resize(flow + 1);
-    flow_owners_[flow] = job.id.request;
-    result_.network_bytes += bytes;
-    plan_network();
+    start_flow(job.id.request, worker, life(job.id.request).decode, bytes, bytes / step->seconds);
   }
 }
 
@@ -242,6 +276,13 @@ void Simulation::flow_end() {
   network_.finish(next->flow, now_s());
   Life& l = life(request);
   l.flow = -1;
+  if (l.pulling) {
+    l.pulling = false;
+    const std::span<const uint64_t> blocks(spec(request).blocks);
+    station(prompt_worker(request)).worker.keep(blocks.first(static_cast<size_t>(l.pulled_blocks)));
+    add_prompt(request);
+    return plan_network();
+  }
   l.arrived = true;
   if (l.computed) plan(options_.network_delay_s, Kind::kJoin, request, l.attempt);
   plan_network();
@@ -340,6 +381,7 @@ void Simulation::give_back(int request) {
   if (l.flow >= 0) {
     network_.cancel(l.flow, now_s());
     l.flow = -1;
+    l.pulling = false;
     plan_network();
   }
   if (l.promised) {

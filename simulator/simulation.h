@@ -54,6 +54,8 @@ class Simulation {
     WorkerIndex prefill = -1;
     WorkerIndex decode = -1;
     Network::FlowId flow = -1;
+    bool pulling = false;  // That flow brings a prefix to the worker that computes the prompt
+    int pulled_blocks = 0;
     bool computed = false;  // The prompt, of this attempt
     bool promised = false;  // KV is on its way to the decode worker
     bool arrived = false;   // All of it
@@ -62,7 +64,7 @@ class Simulation {
     double first_s = -1;
     double last_s = -1;
     std::vector<double> resumed_s;  // First tokens of later attempts
-    int record = -1;  // In the result's decisions
+    int record = -1;                // In the result's decisions
     std::string error;
   };
   struct Station {
@@ -91,6 +93,10 @@ class Simulation {
   bool current(const AttemptId& id) {
     return life(id.request).attempt == id.attempt && !life(id.request).ended;
   }
+  WorkerIndex prompt_worker(int request) {
+    const Life& l = life(request);
+    return l.path == scheduler::Path::kLocal ? l.decode : l.prefill;
+  }
   // Tokens that a new attempt computes: those of the answer so far are part of its prompt.
   int prompt_of(int request) { return spec(request).prompt_tokens + life(request).emitted; }
 
@@ -99,6 +105,9 @@ class Simulation {
   void decide(const scheduler::Decision& decision);
   void record(const scheduler::Decision& decision, int request);
   void deliver(int request);
+  bool pull_prefix(int request, WorkerIndex to);
+  void start_flow(int request, WorkerIndex from, WorkerIndex to, double bytes, double cap);
+  void add_prompt(int request);
   void kick(WorkerIndex worker);
   void step_end(WorkerIndex worker);
   void prompt_end(WorkerIndex worker, const PromptJob& job);

@@ -91,6 +91,12 @@ class Worker {
   void redeem(int64_t tokens) { promised_tokens_ -= tokens, --promised_; }
   void join(const Sequence& sequence) { arrived_.push_back(sequence); }
 
+  // The prefix cache, for copies between workers.
+  int cached_blocks(std::span<const uint64_t> blocks) const {
+    return spec_.block_tokens > 0 ? cache_.match(blocks) : 0;
+  }
+  void keep(std::span<const uint64_t> blocks);
+
   bool busy() const { return busy_; }
   // Nothing to do: none. Requires: !busy().
   std::optional<StepStart> begin_step(double now_s);
@@ -157,7 +163,6 @@ class Worker {
   void begin_prompt(PromptJob& job, double now_s, StepStart& out);
   double step_ms();
   void park(double now_s);
-  void keep(std::span<const uint64_t> blocks);
   int64_t cache_blocks_max() const;
   void sample(double ms);
 
