@@ -308,7 +308,9 @@ void RequestFlow::retry(const Attempt& lost, std::vector<int> choices, const Att
     int tries = 0;
     for (const int index : attempt.choices) tries = std::max(tries, ++answer_->choice(index).tries);
     if (tries > limits.retries_max) {
-      error_ = openai::from_status(failure.status);
+      // Whatever the last worker said of itself, to the client it is one thing.
+      error_ = failure.status.code() == ErrorCode::kDeadlineExceeded ? openai::timed_out()
+                                                                     : openai::worker_lost();
       return;
     }
     attempt.avoid = lost.avoid;

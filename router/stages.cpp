@@ -47,7 +47,8 @@ bool Stages::try_enter(Stage stage, int count) {
 
 void Stages::enter(Stage stage, int count) {
   Cell& cell = at(stage);
-  cell.depth_gauge.set(cell.depth.fetch_add(count, std::memory_order_relaxed) + count);
+  cell.depth.fetch_add(count, std::memory_order_relaxed);
+  cell.depth_gauge.add(count);
   cell.arrivals.add(count);
 }
 
@@ -60,7 +61,8 @@ void Stages::serve(Stage stage, Duration spent) {
 
 void Stages::drop(Stage stage, int count) {
   Cell& cell = at(stage);
-  cell.depth_gauge.set(cell.depth.fetch_sub(count, std::memory_order_relaxed) - count);
+  cell.depth.fetch_sub(count, std::memory_order_relaxed);
+  cell.depth_gauge.add(-count);
 }
 
 int Stages::limit(Stage stage) const {

@@ -147,6 +147,43 @@ TEST_CASE("computed KV that nobody has consumed stays within its limit") {
   CHECK(http_post(cluster.address(), "/v1/completions", request).status == 200);
 }
 
+TEST_CASE("clients that do not read hold up others only when the stage `write` is full of them") {
+  Cluster cluster;
+  cluster.config.model.context = 200000;
+  FakeWorker::Options big;
+  big.context = 200000;
+  big.kv_tokens = 1 << 20;
+  big.slots = 3;
+  big.script.step_time = 100us;
+  cluster.add(big);
+  big.role = Role::kPrefill;
+  cluster.add(big);
+  cluster.config.stages.write = 1;
+  cluster.config.scheduler.queue_max = 1;
+  cluster.config.router.sweep = 20ms;
+  cluster.start();
+  HttpClient deaf(cluster.address(), 2048);
+  deaf.send_post("/v1/completions", completion(150000, true).dump());
+  int in_a_row = 0;  // Any write is in the stage for a moment
+  REQUIRE(eventually(
+      [&] {
+        in_a_row = stage(cluster, "depth", "write") == 1 ? in_a_row + 1 : 0;
+        return in_a_row == 40;
+      },
+      60s));
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(cluster.address()));
+    clients.back()->send_post("/v1/completions", completion(3).dump());
+    CHECK(eventually([&] { return stage(cluster, "depth", "queued") == i + 1; }));
+  }
+  const HttpAnswer refused = http_post(cluster.address(), "/v1/completions", completion(3));
+  CHECK(refused.status == 503);
+  CHECK(refused.body.find("stage_write") != std::string::npos);
+  deaf.close();
+  for (auto& client : clients) CHECK(client->read_answer().status == 200);
+}
+
 TEST_CASE("a door that is full says which one") {
   Script slow;
   slow.prompt_time = 200ms;
