@@ -183,12 +183,16 @@ class Call:
         return self.ttft_ms <= TTFT_MS and tpot * 1e3 <= TPOT_MS
 
 
-async def call(address, prompt_tokens, output_tokens, headers=(), seconds=120):
+def prompt_of(tokens):
+    """The sim tokenizer takes a byte for a token; no two prompts begin alike."""
+    return f"{random.getrandbits(64):016x}".ljust(tokens, "x")[:tokens]
+
+
+async def call(address, prompt_tokens, output_tokens, headers=(), seconds=120, prompt=None):
     host, port = address.rsplit(":", 1)
     body = json.dumps(
         {
-            # The sim tokenizer takes a byte for a token; no two prompts begin alike.
-            "prompt": f"{random.getrandbits(64):016x}".ljust(prompt_tokens, "x")[:prompt_tokens],
+            "prompt": prompt or prompt_of(prompt_tokens),
             "max_tokens": output_tokens,
             "ignore_eos": True,
             "stream": True,
@@ -288,11 +292,16 @@ def bench_overload(report, options):
         refused = []  # (call, told seconds, second call)
 
         async def patient():
-            seen = await call(address, OVERLOAD_INPUT, OVERLOAD_OUTPUT)
+            prompt = prompt_of(OVERLOAD_INPUT)
+
+            async def ask():
+                return await call(address, OVERLOAD_INPUT, OVERLOAD_OUTPUT, prompt=prompt)
+
+            seen = await ask()
             if seen.status in (429, 503):
                 told = float(seen.headers["retry-after-ms"]) / 1e3
                 await asyncio.sleep(told)
-                refused.append((seen, told, await call(address, OVERLOAD_INPUT, OVERLOAD_OUTPUT)))
+                refused.append((seen, told, await ask()))
             return seen
 
         async def once():

@@ -11,6 +11,8 @@ using namespace std::chrono_literals;
 // A client may come this much early (clocks, rounding), and this late, or by half its wait.
 constexpr Duration kEarly = 500ms;
 constexpr Duration kLate = 3s;
+// How much one claimed or forgotten booking says about the next.
+constexpr double kShowsWeight = 0.1;
 
 Duration seconds(double value) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
@@ -27,7 +29,7 @@ double RetryBook::book(uint64_t fingerprint, double free_in_s, double work_s, Ti
   const TimePoint from = std::max(free_from_, now + seconds(free_in_s));
   const double wait = std::max(kWaitMin, to_seconds(from - now));
   if (wait > kWaitMax || by_due_.size() >= kBookingsMax) return kWaitMax;
-  free_from_ = from + seconds(work_s);
+  free_from_ = from + seconds(shows_ * work_s);
   const TimePoint due = now + seconds(wait);
   const auto it = by_due_.emplace(
       due, Booking{fingerprint, work_s, due + std::max<Duration>(kLate, seconds(wait / 2))});
@@ -42,6 +44,7 @@ bool RetryBook::claim(uint64_t fingerprint, TimePoint now) {
     if (it->second->first > now + kEarly) continue;
     by_due_.erase(it->second);
     by_fingerprint_.erase(it);
+    shows_ += kShowsWeight * (1 - shows_);
     return true;
   }
   return false;
@@ -51,18 +54,21 @@ double RetryBook::work_until(TimePoint until) const {
   double sum = 0;
   for (auto it = by_due_.begin(); it != by_due_.end() && it->first <= until; ++it)
     sum += it->second.work_s;
-  return sum;
+  return shows_ * sum;
 }
 
 int RetryBook::places_until(TimePoint until) const {
   int count = 0;
   for (auto it = by_due_.begin(); it != by_due_.end() && it->first <= until; ++it) ++count;
-  return count;
+  return static_cast<int>(std::ceil(shows_ * count));
 }
 
 void RetryBook::expire(TimePoint now) {
   // In order of due time, which is nearly that of expiry.
-  while (!by_due_.empty() && by_due_.begin()->second.expires < now) erase(by_due_.begin());
+  while (!by_due_.empty() && by_due_.begin()->second.expires < now) {
+    shows_ -= kShowsWeight * shows_;
+    erase(by_due_.begin());
+  }
 }
 
 void RetryBook::erase(ByDue::iterator it) {

@@ -1,6 +1,7 @@
 // What a refused client is told to wait, and the place that is then kept for it. Each refusal books
 // the work of its request on a calendar of capacity; requests that were not told to come now find
-// the booked places taken. A returning client is known by its request's fingerprint.
+// the booked places taken, as far as clients have come back lately: places for those that never do
+// would lie idle. A returning client is known by its request's fingerprint.
 //
 // Bounded: at most kBookingsMax places, none further away than kWaitMax. Pure; one thread.
 #pragma once
@@ -24,7 +25,7 @@ class RetryBook {
   double book(uint64_t fingerprint, double free_in_s, double work_s, TimePoint now);
   // Does this request have a place now? It is then used up.
   bool claim(uint64_t fingerprint, TimePoint now);
-  // Booked fleet time, and places, that fall due until then.
+  // Booked fleet time, and places, that fall due until then and are expected to be claimed.
   double work_until(TimePoint until) const;
   int places_until(TimePoint until) const;
   int size() const { return static_cast<int>(by_due_.size()); }
@@ -43,6 +44,7 @@ class RetryBook {
   ByDue by_due_;
   std::unordered_multimap<uint64_t, ByDue::iterator> by_fingerprint_;
   TimePoint free_from_{};  // The calendar is full until then
+  double shows_ = 0.5;     // Part of the bookings that is claimed, of late
 };
 
 }  // namespace tandem::scheduler
