@@ -78,7 +78,8 @@ Status CostParameters::validate() const {
 
 double CostParameters::prefill_ms(double first, double count) const {
   if (count <= 0) return 0;
-  return prefill_base_ms +
+  const double steps = step_tokens > 0 ? std::ceil(count / step_tokens) : 1;
+  return prefill_base_ms * steps +
          (prefill_per_token_us * count + prefill_per_token2_us * count * (count + 2 * first)) / 1e3;
 }
 

@@ -33,6 +33,8 @@ struct CostParameters {
   DecodeCosts decode_large;
   // A chunk that shares its step with decoding costs this many tokens more (half-filled tiles).
   double chunk_overhead_tokens = 128;
+  // Prompts run in steps of this many tokens, each of which costs a0; 0: whole.
+  double step_tokens = 0;
   int layers = 32;
   int64_t kv_bytes_per_token = 131072;  // All layers, K and V together
   int64_t kv_tokens_capacity = 412000;
@@ -41,7 +43,7 @@ struct CostParameters {
   // The message says which number is wrong and what is allowed.
   Status validate() const;
 
-  // A prompt's tokens [first, first + count), alone in their step.
+  // A prompt's tokens [first, first + count), alone in their steps.
   double prefill_ms(double first, double count) const;
   // `batch` sequences with `context` tokens of context together.
   double decode_ms(double batch, double context) const;

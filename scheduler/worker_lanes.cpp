@@ -29,6 +29,7 @@ WorkerLanes::WorkerLanes(const Config& config) : slo_tpot_ms_(to_ms(config.slo.t
     trusted_ = prior_.validate().ok();
   }
   if (!trusted_) prior_ = CostParameters{};
+  prior_.step_tokens = config.engine.chunk_tokens;
   // What a worker says of its memory counts; the prior's does not matter.
   typical_ = prior_;
   typical_age_ = -1;
@@ -114,6 +115,7 @@ void WorkerLanes::refresh(WorkerIndex index) {
   const CostParameters& costs = of.model->parameters();
   const double margin = of.model->prefill_ratio(kPrefillQuantile);
   to.a0_ms = costs.prefill_base_ms * margin;
+  to.steps_per_token = costs.step_tokens > 0 ? 1 / costs.step_tokens : 0;
   to.a1_ms = costs.prefill_per_token_us * margin / 1e3;
   to.a2_ms = costs.prefill_per_token2_us * margin / 1e3;
   to.backlog_ms = static_cast<double>(of.prefill_us.value()) / 1e3;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -41,6 +42,7 @@ struct Lane {
   double running_since_ms = 0;  // Of the prompt that runs: scans take its progress off
   double running_ms = 0;
   double a0_ms = 0, a1_ms = 0, a2_ms = 0;                  // Prefill, margin included
+  double steps_per_token = 0;                              // Of prompts; 0: one step each
   double step_ms = 0;                                      // A decode step as it is
   double kv_share = 0, slot_share = 0;                     // Of a token, of a slot
   double step_per_sequence_ms = 0, step_per_token_ms = 0;  // What more of them add
@@ -52,7 +54,8 @@ struct Lane {
   // Runs prompts beside its decoding as a matter of course.
   bool couples() const { return decodes() && role != Role::kDecode; }
   double prefill_ms(double first, double count) const {
-    return a0_ms + a1_ms * count + a2_ms * count * (count + 2 * first);
+    const double steps = std::max(1.0, std::ceil(count * steps_per_token));
+    return a0_ms * steps + a1_ms * count + a2_ms * count * (count + 2 * first);
   }
   double waiting_ms(double now_ms) const {
     return std::max(0.0, backlog_ms - std::clamp(now_ms - running_since_ms, 0.0, running_ms));

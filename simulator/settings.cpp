@@ -265,6 +265,7 @@ Result<ClusterOptions> make_cluster(const Settings& settings) {
   options.config = std::move(*config);
   options.config.scheduler.prefix_block_tokens = kTraceBlockTokens;
   options.config.scheduler.queue_max = 1 << 20;
+  options.config.engine.chunk_tokens = 1 << 24;  // Its prompts run whole
   options.config.scheduler.handover_bytes_per_second =
       static_cast<int64_t>(settings.net_gbytes * 1e9);
   options.config.model.context =

@@ -21,6 +21,7 @@ Config config_with(const char* profile = "llama-3-8b-a100") {
   config.scheduler.profile = profile;
   config.scheduler.prefix_index_bytes = config.scheduler.session_index_bytes = 1 << 20;
   config.model.context = 131072;
+  config.engine.chunk_tokens = 1 << 20;  // Prompts run whole: one a0 each
   return config;
 }
 WorkerState worker(Role role, int slots = 64, int64_t kv_tokens = 400000) {
