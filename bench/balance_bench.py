@@ -256,7 +256,7 @@ def bench_prediction(report, options):
 
             return await poisson(rate, seconds, one, rng)
 
-        asyncio.run(run(0.5, 10))  # Teaches the cost models
+        asyncio.run(run(options.rate, 20))  # Teaches the cost models
         calls = asyncio.run(run(options.rate, options.seconds))
         ratios, inside = [], 0
         for done in calls:

@@ -193,6 +193,7 @@ void CostModel::observe(const StepSample& sample) {
     return;
   }
   ++samples_;
+  if (!trusted_) begin_with(sample);
   const double n = sample.prompt_tokens, p = sample.prompt_first, b = sample.sequences;
   const auto context = static_cast<double>(sample.context_tokens);
   const double ratio = sample.ms / std::max(1e-6, now_.mixed_ms(p, n, b, context));
@@ -216,6 +217,24 @@ void CostModel::observe(const StepSample& sample) {
       if (now_.prefill_per_token_us * (n + b) / 1e3 <= d.base_ms || ms <= 0) return;
     }
     prefill_.learn({1, (n + b) / kTokenScale, n * (n + 2 * p) / kSquareScale}, ms);
+  }
+  publish();
+}
+
+// Without a prior the first step of its kind gives the size of things: a prompt's time is its
+// tokens', at most a quarter of it the step's own; a decode step's time is its base.
+void CostModel::begin_with(const StepSample& sample) {
+  const auto square = [](double value) { return std::max(value * value, 1e-9); };
+  if (sample.prompt_tokens == 0 && !decode_begun_) {
+    decode_begun_ = true;
+    prior_.decode = {sample.ms, 0, 0};
+    decode_ = {decode_theta(prior_), spread_of(decode_theta(prior_), false)};
+  } else if (sample.prompt_tokens > 0 && sample.sequences == 0 && !prefill_begun_) {
+    prefill_begun_ = true;
+    prior_.prefill_base_ms = prior_.prefill_per_token2_us = 0;
+    prior_.prefill_per_token_us = sample.ms * 1e3 / sample.prompt_tokens;
+    const Vector theta = prefill_theta(prior_);
+    prefill_ = {theta, {square(sample.ms / 4), square(theta[1]), square(theta[1])}};
   }
   publish();
 }

@@ -111,6 +111,7 @@ class CostModel {
   int64_t samples_dropped() const { return dropped_; }
 
  private:
+  void begin_with(const StepSample& sample);
   void publish();
 
   CostParameters prior_;
@@ -120,6 +121,8 @@ class CostModel {
   LeastSquares3 decode_;
   RecentQuantiles prefill_residual_;
   RecentQuantiles decode_residual_;
+  bool prefill_begun_ = false;  // Untrusted: a first sample has set the scale
+  bool decode_begun_ = false;
   int64_t samples_ = 0;
   int64_t dropped_ = 0;
 };
