@@ -35,8 +35,9 @@ constexpr double kRateSeconds = 10;
 constexpr double kRateSecondsMin = 0.5;
 // Sequences that share a decode step, for the work that an answer is charged with.
 constexpr double kChargedBatch = 16;
-// A request is held back, for the sake of those that decode, for this part of its TTFT target.
-constexpr double kHoldPart = 1.0;
+// A request is held back, for the sake of those that decode, while its prompt could still take this
+// many times its prediction.
+constexpr double kHoldMargin = 1.15;
 // At most this part of the queue is kept for clients that were told to come back.
 constexpr int kKeptPart = 2;
 constexpr std::chrono::seconds kKeptFor{1};
@@ -203,9 +204,10 @@ Asked SlackPolicy::asked(const Queued& queued, TimePoint now) {
   asked.tpot_ms = tpot_ms(request);
   asked.waited_ms = ms_since(queued.arrived, now);
   // Targets order and place. Only who asks for it is refused for them, so nobody is held for longer
-  // than its own first token may take, and nobody in the middle of an answer.
-  asked.hold = request.refuse_on_miss || (request.priority != kResumedPriority &&
-                                          asked.waited_ms < kHoldPart * asked.ttft_ms);
+  // than its own first token allows, and nobody in the middle of an answer.
+  asked.hold = request.refuse_on_miss ||
+               (request.priority != kResumedPriority &&
+                asked.waited_ms + kHoldMargin * queued.prefill_ms < asked.ttft_ms);
   prefixes_.match(request.blocks, matches_);
   asked.cached = matches_;
   if (request.session != 0) asked.session = sessions_.latest(request.session);
