@@ -14,7 +14,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 
-from harness import MODELS, Cluster  # noqa: E402
+from harness import MODELS, REMOTE, Cluster  # noqa: E402
 from oracle import Oracle, prompt_of  # noqa: E402
 from timeline import Timeline  # noqa: E402
 
@@ -153,7 +153,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
-    with Cluster(set=["pools.decode.slots=8", "pools.prefill.slots=2", *arguments.set]) as cluster:
+    settings = ["pools.decode.slots=8", "pools.prefill.slots=2", REMOTE, *arguments.set]
+    with Cluster(set=settings) as cluster:
         bench = Bench(cluster, arguments.rounds)
         bench.ask(PROMPT)  # First touches of landing memory.
         bench.join_idle()

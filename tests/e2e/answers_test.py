@@ -5,7 +5,7 @@ code with Tandem."""
 
 import functools
 
-from harness import FULL, MODELS, Cluster, equal, main, test
+from harness import FULL, MODELS, REMOTE, Cluster, equal, main, test
 from oracle import Oracle, prompt_of
 
 # Edges of the grid (chunks of 256; a remainder below 64 joins the chunk before it), and long ones.
@@ -55,7 +55,7 @@ def ask(cluster, prompt, **params):
 def check_prompts(model, transport):
     prompts = [prompt_of(oracle(model), n, seed=n) for n in lengths(model)]
     references = [wanted(model, p) for p in prompts]
-    with Cluster(model=model, set=[f"transfer.transport={transport}"]) as cluster:
+    with Cluster(model=model, set=[f"transfer.transport={transport}", REMOTE]) as cluster:
         for index, (prompt, reference) in enumerate(zip(prompts, references)):
             answer = ask(cluster, prompt, stream=index % 2 == 0)
             equal(answer.verdict(), "full", f"{len(prompt)} tokens over {transport}")

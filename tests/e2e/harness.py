@@ -63,6 +63,8 @@ IDLE_LOAD = (
     "transfers_in_flight",
     "prefill_backlog_tokens",
 )
+# The prompt runs on a prefill worker, whatever the policy would rather do.
+REMOTE = "scheduler.policy=static_split"
 Running = collections.namedtuple("Running", "threads answers")
 
 

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 
-from harness import FULL, SEED, Cluster, equal, main, test
+from harness import FULL, SEED, REMOTE, Cluster, equal, main, test
 from oracle import sample_text
 
 ROUNDS = 200 if FULL else 6
@@ -45,7 +45,7 @@ def content(answer, parameters):
 def a_seed_gives_the_same_tokens_with_and_without_transfer():
     rng = random.Random(SEED)
     cases = [case(i, rng) for i in range(24 if FULL else 8)]
-    with Cluster(prefill=1, decode=1) as cluster:
+    with Cluster(prefill=1, decode=1, set=[REMOTE]) as cluster:
         apart = [content(cluster.complete(**c), c) for c in cases]
         again = [content(cluster.complete(stream=True, **c), c) for c in cases[:4]]
         equal(again, apart[:4], "streamed again")
@@ -91,7 +91,7 @@ def killing_the_decode_worker_changes_no_byte():
     rng = random.Random(SEED + 1)
     cases = [case(i, rng) for i in range(len(CASES) * (3 if FULL else 1))]
     disturbed = 0
-    with Cluster(prefill=1, decode=2, set=["pools.decode.slots=4"]) as cluster:
+    with Cluster(prefill=1, decode=2, set=["pools.decode.slots=4", REMOTE]) as cluster:
         expected = {}
         for round_index in range(ROUNDS):
             which = round_index % len(cases) if not FULL else rng.randrange(len(cases))
@@ -117,7 +117,7 @@ def killing_the_decode_worker_changes_no_byte():
 @test
 def killing_the_prefill_worker_changes_no_byte():
     rng = random.Random(SEED + 2)
-    with Cluster(prefill=2, decode=1) as cluster:
+    with Cluster(prefill=2, decode=1, set=[REMOTE]) as cluster:
         for round_index in range(20 if FULL else 2):
             parameters = {**case(round_index, rng), "prompt": sample_text(700, seed=round_index)}
             expected = content(cluster.complete(**parameters), parameters)

@@ -2,7 +2,7 @@
 prefill time has passed and at least 95% of them when prefill ends; over ucx and tcp, with an idle
 and a busy decode worker."""
 
-from harness import FULL, MODELS, Cluster, equal, main, test
+from harness import FULL, MODELS, REMOTE, Cluster, equal, main, test
 from oracle import Oracle, prompt_of
 from timeline import Timeline
 
@@ -15,7 +15,8 @@ TRIES = 3
 
 def check(transport, busy):
     oracle = Oracle(MODELS["smollm2"])
-    with Cluster(set=[f"transfer.transport={transport}", "pools.decode.slots=8"]) as cluster:
+    settings = [f"transfer.transport={transport}", "pools.decode.slots=8", REMOTE]
+    with Cluster(set=settings) as cluster:
         cluster.complete(prompt_of(oracle, 300, 5), max_tokens=2, ignore_eos=True)  # First touches.
         for round_index in range(ROUNDS):
             shares = []

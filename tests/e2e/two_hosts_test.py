@@ -8,7 +8,7 @@ import tempfile
 import time
 
 import two_hosts
-from harness import FULL, MODELS, SEED, Cluster, equal, main, test, wait_until
+from harness import FULL, MODELS, REMOTE, SEED, Cluster, equal, main, test, wait_until
 from oracle import Oracle, prompt_of
 
 LENGTHS = (1, 64, 257, 320, 700, 1500) if FULL else (1, 257, 500)
@@ -25,7 +25,7 @@ def cluster(transport, cable, directory, **more):
         host=hosts,
         wrap={"d0": cable.on_b},
         env={"all": ucx},
-        set=[f"transfer.transport={transport}", f"link.secret_file={secret}"],
+        set=[f"transfer.transport={transport}", f"link.secret_file={secret}", REMOTE],
         **more,
     )
 

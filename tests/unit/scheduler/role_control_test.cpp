@@ -12,7 +12,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const CostParameters kCosts = find_profile("qwen2.5-14b-h100")->costs;
+// Made at first use: other files' statics are there by then.
+const CostParameters& profile_costs() {
+  static const CostParameters costs = find_profile("qwen2.5-14b-h100")->costs;
+  return costs;
+}
 
 struct Fleet {
   RoleControl control;
@@ -35,7 +39,7 @@ struct Fleet {
     };
     return {count(Role::kPrefill), count(Role::kDecode), count(Role::kCoupled)};
   }
-  RoleView view() const { return {.workers = workers, .costs = kCosts, .slots = 256}; }
+  RoleView view() const { return {.workers = workers, .costs = profile_costs(), .slots = 256}; }
   // Requests of one shape at `rate` for `seconds`; moves take two seconds.
   void run(int seconds, double rate, int prompt, int output) {
     for (int s = 0; s < seconds; ++s) {
@@ -43,7 +47,7 @@ struct Fleet {
         now += Duration(1s) / static_cast<int>(rate);
         control.load().arrived({.prompt_tokens = prompt * 1.0,
                                 .uncached_tokens = prompt * 1.0,
-                                .prefill_ms = kCosts.prefill_ms(0, prompt),
+                                .prefill_ms = profile_costs().prefill_ms(0, prompt),
                                 .predicted_output_tokens = output * 1.0},
                                now);
         control.load().ended(output);
@@ -86,12 +90,12 @@ TEST_CASE("the decode batch fills the time per token, the memory or the slots") 
                   .prefill_ms = 45,
                   .prefill_ms_p90 = 45,
                   .output_tokens = 200};
-  const DecodePoint by_time = decode_point(kCosts, shape, {.tpot_ms = 20}, 0);
-  CHECK(kCosts.decode_ms(by_time.batch, by_time.batch * 1100) <= 19);
-  CHECK(kCosts.decode_ms(by_time.batch + 1, (by_time.batch + 1) * 1100) > 19);
-  CHECK(decode_point(kCosts, shape, {.tpot_ms = 500}, 0).batch == 171);  // 206,000 / 1,200
-  CHECK(decode_point(kCosts, shape, {.tpot_ms = 500}, 16).batch == 16);
-  const DecodePoint never = decode_point(kCosts, shape, {.tpot_ms = 5}, 0);
+  const DecodePoint by_time = decode_point(profile_costs(), shape, {.tpot_ms = 20}, 0);
+  CHECK(profile_costs().decode_ms(by_time.batch, by_time.batch * 1100) <= 19);
+  CHECK(profile_costs().decode_ms(by_time.batch + 1, (by_time.batch + 1) * 1100) > 19);
+  CHECK(decode_point(profile_costs(), shape, {.tpot_ms = 500}, 0).batch == 171);  // 206,000 / 1,200
+  CHECK(decode_point(profile_costs(), shape, {.tpot_ms = 500}, 16).batch == 16);
+  const DecodePoint never = decode_point(profile_costs(), shape, {.tpot_ms = 5}, 0);
   CHECK(!never.possible);
   CHECK(never.batch == 1);
 }
@@ -118,9 +122,9 @@ TEST_CASE("coupled workers carry more where the time per token is loose, less wh
                         .prefill_cv2 = 1,
                         .output_tokens = 210};
   RoleControl control(automatic("allow"), {.ttft_ms = 1000, .tpot_ms = 50});
-  CHECK(control.best({4, 4, 0}, shape, shape, {.costs = kCosts}).coupled == 8);
+  CHECK(control.best({4, 4, 0}, shape, shape, {.costs = profile_costs()}).coupled == 8);
   RoleControl tight(automatic("allow"), {.ttft_ms = 1000, .tpot_ms = 20});
-  CHECK(tight.best({4, 4, 0}, shape, shape, {.costs = kCosts}).coupled == 0);
+  CHECK(tight.best({4, 4, 0}, shape, shape, {.costs = profile_costs()}).coupled == 0);
 }
 
 TEST_CASE("from any start the same split is reached within seconds, and then kept") {

@@ -13,7 +13,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const CostParameters kCosts = find_profile("llama-3-8b-a100")->costs;
+// Made at first use: other files' statics are there by then.
+const CostParameters& profile_costs() {
+  static const CostParameters costs = find_profile("llama-3-8b-a100")->costs;
+  return costs;
+}
 
 Config config_with(const char* profile = "llama-3-8b-a100") {
   Config config;
@@ -236,7 +240,7 @@ TEST_CASE("predictions follow what came of the ones before, and the bound holds"
   Bench bench;
   bench.join(0, Role::kPrefill);
   bench.join(1, Role::kDecode);
-  const double idle = kCosts.prefill_ms(0, 3000);
+  const double idle = profile_costs().prefill_ms(0, 3000);
   for (int i = 0; i < 200; ++i) {
     const Decision decision = bench.decide(request(3000));
     if (i == 0) CHECK(decision.predicted_ttft_ms == doctest::Approx(idle));
@@ -260,7 +264,7 @@ TEST_CASE("a clock that jumps ahead or back neither breaks predictions nor loses
   CHECK(bench.decide(request(3000)).path == Path::kRemote);
   bench.clock.advance(-30min);
   const Decision back = bench.decide(request(3000));
-  CHECK(back.predicted_ttft_ms == doctest::Approx(2 * kCosts.prefill_ms(0, 3000)));
+  CHECK(back.predicted_ttft_ms == doctest::Approx(2 * profile_costs().prefill_ms(0, 3000)));
   bench.scheduler->prefill_finished(1);
   bench.scheduler->first_token(1, bench.clock.now());
   bench.clock.advance(5h);
@@ -268,7 +272,7 @@ TEST_CASE("a clock that jumps ahead or back neither breaks predictions nor loses
   bench.scheduler->first_token(2, bench.clock.now());
   const Decision ahead = bench.decide(request(3000));
   CHECK(ahead.path == Path::kRemote);
-  CHECK(ahead.predicted_ttft_ms == doctest::Approx(kCosts.prefill_ms(0, 3000)));
+  CHECK(ahead.predicted_ttft_ms == doctest::Approx(profile_costs().prefill_ms(0, 3000)));
   CHECK(bench.scheduler->dispatched() == 3);
 }
 
@@ -294,7 +298,7 @@ struct Overload {
       TimePoint start = bench.clock.now();
       for (const auto& [end, ticket] : running) start = std::max(start, end);
       running.emplace_back(
-          start + Duration(1us) * static_cast<int>(1000 * kCosts.prefill_ms(0, 3000)),
+          start + Duration(1us) * static_cast<int>(1000 * profile_costs().prefill_ms(0, 3000)),
           static_cast<int>(d.ticket));
     }
   }

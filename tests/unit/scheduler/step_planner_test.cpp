@@ -11,7 +11,11 @@
 namespace tandem::scheduler {
 namespace {
 
-const CostParameters kCosts = find_profile("qwen2.5-14b-h100")->costs;
+// Made at first use: other files' statics are there by then.
+const CostParameters& profile_costs() {
+  static const CostParameters costs = find_profile("qwen2.5-14b-h100")->costs;
+  return costs;
+}
 
 TEST_CASE("the planned tokens fill the budget and one more would exceed it") {
   for (const int first : {0, 3000, 60000}) {
@@ -21,9 +25,9 @@ TEST_CASE("the planned tokens fill the budget and one more would exceed it") {
         CAPTURE(batch);
         CAPTURE(budget);
         const double context = batch * 1500;
-        const int n = tokens_within(kCosts, budget, first, batch, context);
-        if (n > 0) CHECK(kCosts.mixed_ms(first, n, batch, context) <= budget + 1e-6);
-        CHECK(kCosts.mixed_ms(first, n + 1, batch, context) > budget);
+        const int n = tokens_within(profile_costs(), budget, first, batch, context);
+        if (n > 0) CHECK(profile_costs().mixed_ms(first, n, batch, context) <= budget + 1e-6);
+        CHECK(profile_costs().mixed_ms(first, n + 1, batch, context) > budget);
       }
     }
   }
@@ -32,11 +36,11 @@ TEST_CASE("the planned tokens fill the budget and one more would exceed it") {
 TEST_CASE("without slack a step takes nine tenths of the time per token") {
   const StepState state{
       .batch = 20, .context_tokens = 30000, .tpot_ms = 50, .prompt_pending = 9999};
-  const int n = plan_prompt_tokens(state, {}, kCosts);
+  const int n = plan_prompt_tokens(state, {}, profile_costs());
   // 45 ms less 0.8 of sequences, 2.34 of context, 5.03 of chunk overhead, 0.80 of attention, over
   // 39.3 us, less the 20.
   CHECK(n == 896);
-  CHECK(kCosts.mixed_ms(0, n, 20, 30000) <= 45);
+  CHECK(profile_costs().mixed_ms(0, n, 20, 30000) <= 45);
 }
 
 TEST_CASE("saved time buys a larger chunk, and the poorest tenth decides") {
@@ -46,35 +50,35 @@ TEST_CASE("saved time buys a larger chunk, and the poorest tenth decides") {
                   .slack_ms = slack,
                   .tpot_ms = 50,
                   .prompt_pending = 99999};
-  const int rich = plan_prompt_tokens(state, {}, kCosts);
-  CHECK(kCosts.mixed_ms(0, rich, 20, 30000) == doctest::Approx(145).epsilon(0.01));
+  const int rich = plan_prompt_tokens(state, {}, profile_costs());
+  CHECK(profile_costs().mixed_ms(0, rich, 20, 30000) == doctest::Approx(145).epsilon(0.01));
   slack[3] = slack[4] = slack[5] = 0;
-  CHECK(plan_prompt_tokens(state, {}, kCosts) < rich / 2);
+  CHECK(plan_prompt_tokens(state, {}, profile_costs()) < rich / 2);
   slack[3] = std::numeric_limits<double>::quiet_NaN();
-  CHECK(plan_prompt_tokens(state, {}, kCosts) >= 0);
+  CHECK(plan_prompt_tokens(state, {}, profile_costs()) >= 0);
 }
 
 TEST_CASE("a fixed chunk counts the decoding tokens in it") {
   const PacingOptions fixed{.chunk_tokens = 512};
-  CHECK(plan_prompt_tokens({.batch = 100, .prompt_pending = 5000}, fixed, kCosts) == 412);
-  CHECK(plan_prompt_tokens({.batch = 600, .prompt_pending = 5000}, fixed, kCosts) == 1);
-  CHECK(plan_prompt_tokens({.batch = 0, .prompt_pending = 30}, fixed, kCosts) == 30);
+  CHECK(plan_prompt_tokens({.batch = 100, .prompt_pending = 5000}, fixed, profile_costs()) == 412);
+  CHECK(plan_prompt_tokens({.batch = 600, .prompt_pending = 5000}, fixed, profile_costs()) == 1);
+  CHECK(plan_prompt_tokens({.batch = 0, .prompt_pending = 30}, fixed, profile_costs()) == 30);
 }
 
 TEST_CASE("an impossible time per token delays prompts but never starves them") {
   StepState state{.batch = 20, .context_tokens = 30000, .tpot_ms = 2, .prompt_pending = 9999};
-  CHECK(plan_prompt_tokens(state, {}, kCosts) == 0);
+  CHECK(plan_prompt_tokens(state, {}, profile_costs()) == 0);
   state.prompt_waited_ms = 1000;
-  CHECK(plan_prompt_tokens(state, {}, kCosts) == 64);
+  CHECK(plan_prompt_tokens(state, {}, profile_costs()) == 64);
   state.prompt_pending = 10;
-  CHECK(plan_prompt_tokens(state, {}, kCosts) == 10);
+  CHECK(plan_prompt_tokens(state, {}, profile_costs()) == 10);
   state.prompt_pending = 0;
-  CHECK(plan_prompt_tokens(state, {}, kCosts) == 0);
+  CHECK(plan_prompt_tokens(state, {}, profile_costs()) == 0);
 }
 
 TEST_CASE("an idle worker takes all that waits") {
-  CHECK(plan_prompt_tokens({.prompt_pending = 5000}, {}, kCosts) == 5000);
-  CHECK(plan_prompt_tokens({.prompt_pending = 50000}, {}, kCosts) == 8192);
+  CHECK(plan_prompt_tokens({.prompt_pending = 5000}, {}, profile_costs()) == 5000);
+  CHECK(plan_prompt_tokens({.prompt_pending = 50000}, {}, profile_costs()) == 8192);
 }
 
 TEST_CASE("slack is what the tokens so far could have taken") {
