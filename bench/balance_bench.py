@@ -157,8 +157,53 @@ def bench_roles(report, options):
             moved = f"{sum(moves.values())}, {most}"
             report.row("  moves, most by one worker", moved, "1", most <= 1)
     report.row("failed requests", failed, "0", failed == 0)
+    if options.svg:
+        draw_roles(options.svg, 7, roles, [phase for phase, _, _ in runs])
     for at, name, role in roles:
         print(f"  {at:6.1f} s  {name} becomes {role}", file=sys.stderr)
+
+
+def draw_roles(file, start, moves, phases):
+    """Prefill workers over time, as an SVG. `moves`: (second, worker, new role)."""
+    width, height, left, top = 760, 220, 52, 34
+    across = (width - left - 12) / (len(phases) * PHASE_SECONDS)
+    up = (height - top - 34) / 8
+
+    def x(second):
+        return left + second * across
+
+    def y(workers):
+        return height - 34 - workers * up
+
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="12" fill="#445">',
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+        '<text x="52" y="16" font-size="13">Prefill workers of 8 under ratio.mode: auto '
+        "(the others decode); dashed: the best static split</text>",
+    ]
+    for index, phase in enumerate(phases):
+        begin, end = x(index * PHASE_SECONDS), x((index + 1) * PHASE_SECONDS)
+        best = y(PHASES[phase][3][0])
+        fill = "#eef3fb" if index % 2 == 0 else "#fdf3ea"
+        out.append(
+            f'<rect x="{begin:.0f}" y="{top}" width="{end - begin:.0f}" height="{8 * up:.0f}" '
+            f'fill="{fill}"/><text x="{begin + 6:.0f}" y="{height - 38}">{phase}</text>'
+            f'<path d="M{begin:.0f} {best:.1f}H{end:.0f}" stroke="#889" stroke-dasharray="5 4"/>'
+        )
+    for workers in range(0, 9, 2):
+        at = y(workers) + 4
+        out.append(f'<text x="{left - 8}" y="{at:.0f}" text-anchor="end">{workers}</text>')
+    for minute in range(len(phases) + 1):
+        at = x(minute * PHASE_SECONDS)
+        out.append(f'<text x="{at:.0f}" y="{height - 14}" text-anchor="middle">{minute} min</text>')
+    line, count = f"M{x(0):.1f} {y(start):.1f}", start
+    for second, _, role in moves:
+        count += 1 if role == "prefill" else -1
+        line += f"H{x(second):.1f}V{y(count):.1f}"
+    line += f"H{x(len(phases) * PHASE_SECONDS):.1f}"
+    out.append(f'<path d="{line}" fill="none" stroke="#2463d1" stroke-width="2.5"/></svg>')
+    pathlib.Path(file).write_text("\n".join(out) + "\n")
 
 
 # ---- One client per request, over plain asyncio -------------------------------------------------
@@ -390,6 +435,7 @@ def main():
     parser.add_argument("what", nargs="*", choices=[*BENCHES, []], default=list(BENCHES))
     parser.add_argument("--bin", help="folder of the programs; default build/release/bin")
     parser.add_argument("--json", help="file for the rows")
+    parser.add_argument("--svg", help="roles: file for a plot of the prefill workers over time")
     parser.add_argument("--phases", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=30, help="of one load; default 30")
     parser.add_argument("--rate", type=float, default=0.6, help="prediction: requests per second")
