@@ -5,7 +5,6 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <system_error>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +12,7 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <system_error>
 #include <utility>
 
 namespace tandem::bench {

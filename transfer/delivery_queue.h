@@ -1,9 +1,10 @@
-// DeliveryQueue: callbacks that became due while a transport's lock was held, run afterwards in
+// DeliveryQueue: callbacks that became due while their owner's lock was held, run afterwards in
 // order.
 //
-// A transport collects here what happened (a message, an ended notification) and calls deliver()
-// once its lock is free. Any thread; one thread at a time runs callbacks, another's deliver()
-// leaves its own to that thread, so order is kept and a callback may call back into the transport.
+// A transport collects here what happened (a message, an ended notification), a stream's end the
+// frames that it sends; deliver() is called once the lock is free. Any thread; one thread at a time
+// runs callbacks, another's deliver() leaves its own to that thread, so order is kept and a
+// callback may call back into the owner.
 #pragma once
 
 #include <deque>

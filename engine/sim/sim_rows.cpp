@@ -1,11 +1,11 @@
 #include "engine/sim/sim_rows.h"
 
 #include <sys/mman.h>
-#include <system_error>
 
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "common/random.h"

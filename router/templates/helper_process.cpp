@@ -8,11 +8,10 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <system_error>
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
+#include <system_error>
 #include <utility>
 #include <vector>
 

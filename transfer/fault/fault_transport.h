@@ -1,7 +1,8 @@
 // A decorator that makes any transport fail in the ways that real ones do, from a seed. For tests.
 //
 // The specification is a comma-separated list: seed=7 (of all draws), drop=0.01 (share of puts that
-// write nothing), drop_message=0.01, corrupt=0.01 (share of puts with one bit wrong), delay_ms=5
+// write nothing), drop_message=0.01 (share of messages that the peer never sees; its transport must
+// be decorated too), corrupt=0.01 (share of puts with one bit wrong), delay_ms=5
 // (each operation up to so late, order kept), kill_at=12 (the 12th put of the process breaks its
 // channel), exit_at=12 (it ends the process with SIGKILL).
 #pragma once

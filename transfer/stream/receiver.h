@@ -100,8 +100,8 @@ class ReceiverCore : public std::enable_shared_from_this<ReceiverCore> {
   std::map<std::pair<const link::Session*, const Transport*>, std::shared_ptr<Channel>>
       credit_channels_;
   TransferTotals totals_;
-  std::deque<TransferId>
-      over_;  // The last ones that ended before a grant: a late OPEN is refused at once
+  // The last ones that ended before a grant: a late OPEN is refused at once.
+  std::deque<TransferId> over_;
 
   DeliveryQueue frames_;  // Own lock
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <system_error>
 
 #include <array>
 #include <boost/asio/connect.hpp>
@@ -14,6 +13,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <vector>
 
 namespace tandem::transfer {
