@@ -205,6 +205,7 @@ class FaultTransport final : public Transport {
         std::make_unique<FaultChannel>(*std::move(channel), dice_, deliveries_));
   }
   void set_message_handler(MessageHandler handler) override {
+    if (!handler) return inner_->set_message_handler(nullptr);
     inner_->set_message_handler([handler = std::move(handler)](std::string_view message) {
       if (message != kLost) handler(message);
     });
