@@ -165,8 +165,8 @@ class Chaos:
         running = self.start(2)
         phase = self.rng.choice(("body", "queued", "prefill", "decode", "decode, unstreamed"))
         if phase == "decode":
-            at = self.rng.randrange(1, 15)
-            parameters, _ = self.rng.choice(self.cases)
+            parameters, expected = self.rng.choice(self.cases)
+            at = self.rng.randrange(1, min(15, sum(map(len, expected.values()))))
             answer = self.cluster.complete(
                 stream=True, on_frame=lambda a: sum(map(len, a.tokens.values())) >= at, **parameters
             )
